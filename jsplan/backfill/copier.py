@@ -50,8 +50,7 @@ from jsplan.backfill.tasks.target_scan import (
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import ApiError, ConnectError, JsplanError
 from jsplan.identity import KnownObject
-from jsplan.planning.backfill.deadline import DeadlinePassedError
-from jsplan.planning.backfill.model import MAX_LISTED_RANGES, merge_ranges
+from jsplan.planning.backfill.model import MAX_LISTED_RANGES, DeadlinePassedError, merge_ranges
 
 #: More partitions are not faster: a target stores messages with one core.
 MAX_PARTITIONS: Final = 8

@@ -6,7 +6,7 @@ import shlex
 
 from msgspec import Struct
 
-from jsplan.planning.backfill.deadline import Deadline
+from jsplan.planning.backfill.model import Deadline
 from jsplan.units import SECOND
 
 

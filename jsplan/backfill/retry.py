@@ -12,7 +12,7 @@ from jsplan.documents.apply import MessagesMoved
 from jsplan.errors import ApiError, ConnectError, JsplanError, NotPermittedError, ServerRefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
-from jsplan.planning.backfill.deadline import DeadlinePassedError
+from jsplan.planning.backfill.model import DeadlinePassedError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

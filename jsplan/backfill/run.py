@@ -19,7 +19,7 @@ from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.transforms import build_transform_spec
-from jsplan.backfill.verify.command import require_equal_contents
+from jsplan.backfill.verify import require_equal_contents
 from jsplan.config.model import LoadOptions
 from jsplan.context import Session, hold_session, open_context
 from jsplan.documents.backfill import BackfillResult
@@ -27,8 +27,12 @@ from jsplan.documents.types import Deferred
 from jsplan.errors import ExitCode
 from jsplan.facts.reader import read_object
 from jsplan.options import Observer
-from jsplan.planning.backfill.deadline import DeadlinePassedError
-from jsplan.planning.backfill.model import BackfillState, OriginState, find_stored_state
+from jsplan.planning.backfill.model import (
+    BackfillState,
+    DeadlinePassedError,
+    OriginState,
+    find_stored_state,
+)
 from jsplan.planning.backfill.strategy import may_need_no_spark
 from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.units import format_timestamp

@@ -15,7 +15,7 @@ from jsplan.diagnostics import quote_shell
 from jsplan.errors import RefusedError
 from jsplan.jetstream import DomainApi
 from jsplan.options import Observer
-from jsplan.planning.backfill.deadline import Deadline
+from jsplan.planning.backfill.model import Deadline
 from jsplan.topology import Topology
 
 WriteGuard = Callable[[float], float]

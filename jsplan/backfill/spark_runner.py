@@ -16,7 +16,7 @@ from jsplan.options import Observer
 
 if TYPE_CHECKING:
     from jsplan.backfill.compare_rows import StreamPair
-    from jsplan.backfill.rows.readers import Comparison
+    from jsplan.backfill.rows import Comparison
     from jsplan.backfill.tasks.partitioning import PartitionPlan
     from jsplan.facts.compare_streams import Comparison as StreamComparison
 

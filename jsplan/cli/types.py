@@ -11,7 +11,7 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from jsplan.planning.backfill.deadline import Deadline
+    from jsplan.planning.backfill.model import Deadline
 
     ParamType = click.ParamType[Any]
 else:
@@ -150,7 +150,7 @@ class Until(ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> Deadline:
-        from jsplan.planning.backfill.deadline import Deadline
+        from jsplan.planning.backfill.model import Deadline
 
         if isinstance(value, Deadline):
             return value

@@ -18,7 +18,7 @@ from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import App, AppUse, DeclaredResource, Verb
 from jsplan.config.node import Node, source_range
 from jsplan.config.sections import Reading, Values
-from jsplan.config.tables.apps import APP
+from jsplan.config.tables.accounts import APP
 from jsplan.resources import TABLES
 from jsplan.resources.fields import ABSENT
 from jsplan.subjects import is_covered

@@ -1,8 +1,12 @@
-"""Renames the fields of another tool for the reader of workspace files."""
+"""Renames fields and settings of another tool for the reader of workspace files.
+
+A secret in the settings of a connection becomes a variable.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -10,9 +14,10 @@ from msgspec import Struct, field
 from jsplan.config.body import parse
 from jsplan.config.hints import snake_case
 from jsplan.config.node import Node
-from jsplan.converting.model import NoteWriter
+from jsplan.converting.model import DEFAULT_CONNECTION, NoteWriter
 from jsplan.diagnostics import did_you_mean
 from jsplan.resources import Field, Table
+from jsplan.secrets import redact_url
 from jsplan.units import SECOND
 
 #: Fields of a consumer that say where it starts, and the policy of each.
@@ -103,3 +108,27 @@ def settle_consumer(config: dict[str, Any]) -> None:
         config["filter_subject"] = config.pop("filter_subjects")[0]
     if config.get("backoff"):
         config.pop("ack_wait", None)
+
+
+def join_server_urls(given: Sequence[str], at: Node, notes: NoteWriter) -> str:
+    """Join the servers to one URL without users and passwords; a note says which were removed."""
+    urls = [part.strip() for text in given for part in text.split(",") if part.strip()]
+    whole = [url if "://" in url else f"nats://{url}" for url in urls]
+    bare = [redact_url(url) for url in whole]
+    if bare != whole:
+        notes.warning(
+            at,
+            "user and password in a URL are not carried over",
+            "Write `user:` and `password: ${env.X}` into the connection.",
+        )
+    return ",".join(bare)
+
+
+def use_variable(
+    connection: dict[str, Any], name: str, word: str, at: Node, notes: NoteWriter
+) -> None:
+    """Read a secret of the connection from the environment, and note the name of the variable."""
+    prefix = "NATS" if name == DEFAULT_CONNECTION else re.sub(r"\W", "_", name).upper()
+    variable = f"{prefix}_{word.upper()}"
+    connection[word] = f"${{env.{variable}}}"
+    notes.info(at, f"connection {name}: its {word} is not carried over", f"Set {variable}.")

@@ -16,8 +16,7 @@ from jsplan.address import Kind
 from jsplan.config.findings import Findings
 from jsplan.config.node import Node, Source, to_plain
 from jsplan.config.read import parse_document
-from jsplan.converting.connections import join_server_urls, use_variable
-from jsplan.converting.field_map import FieldMap, settle_consumer
+from jsplan.converting.field_map import FieldMap, join_server_urls, settle_consumer, use_variable
 from jsplan.converting.model import (
     DEFAULT_CONNECTION,
     Conversion,

@@ -11,8 +11,13 @@ from msgspec import Struct
 from jsplan.address import Kind
 from jsplan.codegen.layout import escape_references
 from jsplan.config.node import Node, make_mapping
-from jsplan.converting.connections import join_server_urls, use_variable
-from jsplan.converting.field_map import STARTS, FieldMap, settle_consumer
+from jsplan.converting.field_map import (
+    STARTS,
+    FieldMap,
+    join_server_urls,
+    settle_consumer,
+    use_variable,
+)
 from jsplan.converting.model import (
     DEFAULT_CONNECTION,
     NO_OWNER,

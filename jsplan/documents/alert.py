@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from jsplan.documents.base import Document
 from jsplan.documents.plan import FieldChange
-from jsplan.documents.plan_types import Severity
+from jsplan.documents.step_kinds import Severity
 from jsplan.documents.types import Time, text
 
 EventType = Literal["opened", "changed", "resolved"]

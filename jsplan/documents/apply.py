@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from msgspec import Struct, field
 
 from jsplan.documents.base import Document
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 from jsplan.documents.types import AnyAddress, Count, Deferred, Interrupted, written
 
 #: Operations of the history that change the state and no server.

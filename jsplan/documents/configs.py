@@ -1,17 +1,18 @@
-"""Stream and consumer configurations in documents; they may have more fields.
+"""Configurations in documents, and what state remembers of a resource.
 
-Every known field has the type that servers give it, or is null. Configurations stay plain data.
+Configurations stay plain data. They may have more fields than we know, and every known one has the
+type that servers give it, or is null.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
 
 from msgspec import UNSET, defstruct
 
-from jsplan.documents.types import Instant, Name, UInt64, kept
+from jsplan.documents.types import AnyAddress, Instant, Name, StreamAddress, UInt64, kept
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.fields import Field, Table
 from jsplan.resources.nested import (
@@ -95,4 +96,69 @@ else:
     #: A configuration, or an object with one under `config`, as CONSUMER.CREATE takes it.
     Payload = kept(
         defstruct("PayloadShape", [("config", Config, UNSET)], bases=(ConfigShape,), gc=False)
+    )
+
+
+class RememberedShape(TypedDict):
+    """The part of a resource in state that does not come from the server."""
+
+    declared: Config
+    origin: Literal["created", "imported"]
+    prevent_destroy: bool
+    depends_on: list[AnyAddress]
+    starts: NotRequired[dict[str, UInt64]]
+    sensitive: NotRequired[bool]
+    position_once: NotRequired[str]
+
+
+class StepRecordShape(RememberedShape):
+    """The record in state when the step is done; the executor adds the read-back."""
+
+    previous_address: NotRequired[AnyAddress]
+    replaced: NotRequired[AnyAddress]
+
+
+class RenameRecordShape(TypedDict):
+    """A step without a record may still have the previous address."""
+
+    previous_address: AnyAddress
+
+
+class Flow(TypedDict):
+    """A mirror or source that a downstream stream has."""
+
+    origin: StreamAddress
+    kind: Literal["mirror", "source"]
+    config: Origin
+    from_start: bool
+
+
+class Server(TypedDict, total=False):
+    """The server of a domain that answered last. `former`: names under which it was asked."""
+
+    name: str | None
+    cluster: str | None
+    js_domain: str | None
+    seen: str
+    former: list[str | None]
+
+
+class OldStream(TypedDict):
+    """A stream before it was replaced or moved."""
+
+    config: Config
+    created: str
+
+
+if TYPE_CHECKING:
+    StepRecord = dict[str, Any]
+    RenameRecord = dict[str, Any]
+    AnyRecord = dict[str, Any]
+else:
+    StepRecord = kept(StepRecordShape)
+    RenameRecord = kept(RenameRecordShape)
+    AnyRecord = kept(
+        StepRecordShape,
+        RenameRecordShape,
+        choose=lambda record: StepRecordShape if "declared" in record else RenameRecordShape,
     )

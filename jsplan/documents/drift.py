@@ -11,7 +11,7 @@ from jsplan.address import KINDS
 from jsplan.diagnostics import Diagnostic, SourceRange
 from jsplan.documents.base import Document
 from jsplan.documents.plan import ResourceChange
-from jsplan.documents.plan_types import Severity
+from jsplan.documents.step_kinds import Severity
 from jsplan.documents.types import (
     AnyAddress,
     BreachShape,

@@ -20,7 +20,7 @@ from jsplan.documents.base import (
     digest_large,
     plain,
 )
-from jsplan.documents.configs import Config
+from jsplan.documents.configs import AnyRecord, Config
 from jsplan.documents.deletions import PlannedDeletion, UncopiedFlow
 from jsplan.documents.plan_parts import (
     Actions,
@@ -36,10 +36,8 @@ from jsplan.documents.plan_parts import (
     Precondition,
     Request,
 )
-from jsplan.documents.plan_types import VERIFY_OP, Effect, Op, Severity
 from jsplan.documents.reading import decode
-from jsplan.documents.records import AnyRecord
-from jsplan.documents.step_kinds import STEP_KINDS, StepKind
+from jsplan.documents.step_kinds import STEP_KINDS, VERIFY_OP, Effect, Op, Severity, StepKind
 from jsplan.documents.types import (
     AnyAddress,
     Count,

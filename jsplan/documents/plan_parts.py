@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 from msgspec import Meta
 
 from jsplan.codes import HAZARDS
-from jsplan.documents.configs import Config, Origin, Payload
-from jsplan.documents.plan_types import Action, TransferMethod
-from jsplan.documents.records import Flow, OldStream, Server, StepRecord
+from jsplan.documents.configs import Config, Flow, OldStream, Origin, Payload, Server, StepRecord
+from jsplan.documents.step_kinds import Action, TransferMethod
 from jsplan.documents.types import (
     AnyAddress,
     ConsumerAddress,

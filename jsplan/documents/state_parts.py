@@ -9,10 +9,8 @@ from msgspec import Meta, Struct, field
 
 from jsplan.documents.apply import STATE_COMMANDS, StepStatus
 from jsplan.documents.base import MAX_BYTES, Document
-from jsplan.documents.configs import Config
-from jsplan.documents.plan_parts import Actions, HazardCode
-from jsplan.documents.plan_types import VERIFY_OP, Op, TransferMethod
-from jsplan.documents.records import (
+from jsplan.documents.configs import (
+    Config,
     Flow,
     OldStream,
     RememberedShape,
@@ -20,7 +18,8 @@ from jsplan.documents.records import (
     Server,
     StepRecord,
 )
-from jsplan.documents.step_kinds import recorded_effect
+from jsplan.documents.plan_parts import Actions, HazardCode
+from jsplan.documents.step_kinds import VERIFY_OP, Op, TransferMethod, recorded_effect
 from jsplan.documents.types import (
     AnyAddress,
     ConsumerAddress,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, T
 
 from msgspec import Meta, Struct, field
 
-from jsplan.documents.plan_types import Severity
+from jsplan.documents.step_kinds import Severity
 from jsplan.resources.nested import NAME
 
 #: A name as servers accept it: no blank, and nothing with a meaning in subjects or paths.

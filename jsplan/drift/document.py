@@ -16,8 +16,8 @@ from jsplan.config.model import Mute, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.drift import Drift, Unmanaged, threshold_severity
 from jsplan.documents.plan import ResourceChange
-from jsplan.documents.plan_types import Severity
 from jsplan.documents.status import Status
+from jsplan.documents.step_kinds import Severity
 from jsplan.documents.types import Deferred
 from jsplan.errors import ExitCode, combine_exit_codes
 from jsplan.facts.live import Live, LiveObject, get_retention, lacks_server

@@ -17,8 +17,7 @@ from jsplan.documents.deletions import DeletionRequest
 from jsplan.errors import ApiError, ConnectError
 from jsplan.facts.consumer_position import RESET_CAUSE, RangeTally, ResetCount
 from jsplan.facts.interest import StoredCounts, bound_unwanted, count_finished, empties_stream
-from jsplan.facts.measure_limits import measure_limits
-from jsplan.facts.measured_stream import MeasuredStream
+from jsplan.facts.measure_limits import MeasuredStream, measure_limits
 from jsplan.facts.measurement import (
     MEASURE_LIMIT,
     Answer,

@@ -14,7 +14,7 @@ from jsplan import __version__
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Hazard, Plan, ResourceChange
-from jsplan.documents.plan_types import CANNOT_PRESERVE
+from jsplan.documents.step_kinds import CANNOT_PRESERVE
 from jsplan.documents.types import Deferred
 from jsplan.facts.live import unreadable_hint
 from jsplan.planning import interest
@@ -96,7 +96,7 @@ def decide_all(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     Contents come last: they follow what is decided about their bucket, and affect nothing else.
     """
     if inputs.backup:
-        from jsplan.planning.restore.decisions import decide_restored  # noqa: PLC0415 - as above
+        from jsplan.planning.restore.obstacles import decide_restored  # noqa: PLC0415 - as above
 
         return decide_restored(inputs)
     readable = _readable_addresses(inputs)

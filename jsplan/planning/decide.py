@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, matches_any
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan_types import RESET_BY_POSITION, RESET_IN_PLACE
+from jsplan.documents.step_kinds import RESET_BY_POSITION, RESET_IN_PLACE
 from jsplan.facts.live import LiveObject, account_limits, get_retention
 from jsplan.planning import pauses
 from jsplan.planning.diff import differing_fields, field_changes, with_bucket_names

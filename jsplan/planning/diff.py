@@ -8,7 +8,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.documents.plan import FieldChange
-from jsplan.documents.plan_types import Effect
+from jsplan.documents.step_kinds import Effect
 from jsplan.resources.buckets import is_bucket, lift_change
 from jsplan.resources.fields import Config, Field, FieldUpdate, Table
 from jsplan.resources.nested import ORIGIN, origin_key

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from jsplan.address import Address
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 
 #: The parts of the change of one object. A key of a draft is the address and one of them.
 Part = Literal[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jsplan.address import Address
 from jsplan.documents.plan import Change, FieldChange, ResourceChange
-from jsplan.documents.plan_types import Severity
+from jsplan.documents.step_kinds import Severity
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import field_changes, with_bucket_names
 from jsplan.planning.model import PlanInputs

@@ -14,7 +14,7 @@ from jsplan.address import Address
 from jsplan.config.model import AllowedHazard
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
-from jsplan.documents.plan_types import RESTORED
+from jsplan.documents.step_kinds import RESTORED
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.decide import planned_config
@@ -41,7 +41,7 @@ from jsplan.planning.stranded import (
     assess_shorter_wait,
     is_filter_measurement,
 )
-from jsplan.planning.transfer.consumers import assess_replaced
+from jsplan.planning.transfer.consumers import assess_replaced, assess_restored
 from jsplan.planning.transfer.decisions import ORIGIN_RELOCATED, POSITION_LOST, TARGET_RELOCATED
 from jsplan.planning.transfer.hazards import (
     assess_lost_position,
@@ -50,7 +50,6 @@ from jsplan.planning.transfer.hazards import (
     assess_target,
 )
 from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
-from jsplan.planning.transfer.redelivery import assess_restored
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.resources.buckets import Nouns, nouns_of
 from jsplan.subjects import SubjectTree, is_covered

@@ -21,7 +21,7 @@ from jsplan.documents.deletions import (
     Storage,
 )
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 from jsplan.facts.interest import build_change
 from jsplan.facts.live import LiveObject
 from jsplan.facts.measurement import Answer, MeasurementRequest, reduce_request

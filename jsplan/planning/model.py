@@ -22,8 +22,8 @@ from jsplan.address import (
 from jsplan.config.model import DeclaredResource, Workspace
 from jsplan.diagnostics import Diagnostic, Severity, SourceRange
 from jsplan.documents.plan import FieldChange, Hazard
-from jsplan.documents.plan_types import RESTORED, Action
 from jsplan.documents.state_parts import Watermark
+from jsplan.documents.step_kinds import RESTORED, Action
 from jsplan.facts.live import Live, LiveObject
 from jsplan.facts.measurement import Answer, FlowCount, Measurement
 from jsplan.planning.merge import declared_fields

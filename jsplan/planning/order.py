@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from jsplan.address import PARKING_PREFIX, Address
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 from jsplan.facts.live import get_retention
 from jsplan.planning.drafts import EARLIER_PARTS, Draft, Drafts, Key, Part
 from jsplan.planning.model import Decisions, PlanInputs

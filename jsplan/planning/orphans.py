@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.plan import Change, Plan, ResourceChange
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.step_kinds import VERIFY_OP
 from jsplan.planning.decide import REPLACEMENT_ROLLED_BACK
 
 #: The finding about something that an interrupted apply left on a server.

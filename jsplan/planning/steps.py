@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.config.checks_consumers import filters_of
 from jsplan.documents.plan import Step
-from jsplan.documents.plan_types import RESTORED, VERIFY_OP, Op
+from jsplan.documents.step_kinds import RESTORED, VERIFY_OP, Op
 from jsplan.planning.contents.steps import draft_closing, draft_contents
 from jsplan.planning.decide import (
     REPLACEMENT_INTERRUPTED,
@@ -137,7 +137,7 @@ def _draft_actions(
         case _ if decision.address.kind == "consumer" and (decision.preserves or resumes):
             yield _draft_consumer_replace(inputs, decision)
         case ["create"] if decision.reason == RESTORED:
-            from jsplan.planning.restore.decisions import draft_restored  # noqa: PLC0415 - rare
+            from jsplan.planning.restore.obstacles import draft_restored  # noqa: PLC0415 - rare
 
             yield draft_restored(inputs, decision)
         case ["create"]:

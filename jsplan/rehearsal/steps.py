@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.step_kinds import VERIFY_OP
 from jsplan.rehearsal.live_snapshot import sent_config
 
 

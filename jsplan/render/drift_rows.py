@@ -9,7 +9,7 @@ from msgspec import Struct
 from jsplan import units
 from jsplan.documents.base import digest
 from jsplan.documents.drift import threshold_severity
-from jsplan.documents.plan_types import SEVERITIES
+from jsplan.documents.step_kinds import SEVERITIES
 from jsplan.render import resource_text, summary
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines

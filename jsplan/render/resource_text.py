@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from jsplan import units
-from jsplan.documents.plan_types import CANNOT_PRESERVE, RESET_BY_POSITION, TARGET_PREPARED
+from jsplan.documents.step_kinds import CANNOT_PRESERVE, RESET_BY_POSITION, TARGET_PREPARED
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
 from jsplan.render.values import (

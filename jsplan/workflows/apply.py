@@ -37,7 +37,7 @@ from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PartialApplyError, PlanError, StateError
 from jsplan.event_loop import run_until_complete, stop_on_signal
-from jsplan.history.record import HistoryWriter
+from jsplan.history import HistoryWriter
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.hazard_permissions import check_permissions
 from jsplan.planning.refusals import require_permission

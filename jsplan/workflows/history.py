@@ -8,7 +8,7 @@ from jsplan.config.model import LoadOptions
 from jsplan.context import open_backend
 from jsplan.documents.history import History
 from jsplan.event_loop import run_until_complete
-from jsplan.history.record import find_entry, with_changes, without_changes
+from jsplan.history import find_entry, with_changes, without_changes
 
 
 def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:

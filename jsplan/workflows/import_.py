@@ -18,23 +18,21 @@ from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError, JsplanError, PlanError
 from jsplan.event_loop import run_until_complete
 from jsplan.facts.refresh import list_live
-from jsplan.importing.generated_config import (
+from jsplan.importing import (
     MAX_LISTED,
     GeneratedConfig,
     NewFile,
     build_codegen_context,
     create_new_file,
-    read_selected_entries,
-    require_loaded,
-    require_new,
-)
-from jsplan.importing.selection import (
     exact_addresses,
     expand_globs,
     find_problems,
     matches_domain,
     read_exact,
+    read_selected_entries,
     require_existing,
+    require_loaded,
+    require_new,
     select_objects,
     skip_internal_streams,
 )

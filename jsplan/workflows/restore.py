@@ -18,8 +18,7 @@ from jsplan.event_loop import run_until_complete
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.refusals import require_permission
-from jsplan.planning.restore.obstacles import warn_of_flows
-from jsplan.planning.restore.plan import complete_plan
+from jsplan.planning.restore.obstacles import complete_plan, warn_of_flows
 from jsplan.planning.restore.selection import (
     Backup,
     RestoreSelection,

@@ -15,7 +15,7 @@ from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError
 from jsplan.event_loop import run_until_complete
-from jsplan.history.record import find_entry
+from jsplan.history import find_entry
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.refusals import require_permission

@@ -20,7 +20,7 @@ from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.base import dumps, plain
 from jsplan.errors import JsplanError, StateError, UsageError
 from jsplan.event_loop import run_until_complete
-from jsplan.history.record import build_state_entry
+from jsplan.history import build_state_entry
 from jsplan.options import Observer
 from jsplan.planning.model import rename_dependencies
 from jsplan.state import Backend, LockInfo, State, backend_of

@@ -9,7 +9,7 @@ from typing import NoReturn, Protocol
 from msgspec.structs import replace
 
 from jsplan.address import Address, is_selected
-from jsplan.applying.transfer.read_progress import read_transfers
+from jsplan.applying.transfer.record import read_transfers
 from jsplan.config.model import LoadOptions
 from jsplan.context import known_domains, open_session, open_stateless_context, state_bucket
 from jsplan.documents.status import Status
@@ -30,7 +30,7 @@ from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.model import PlanInputs
 from jsplan.replication.health import ReplicationChecker, SampleHistory
 from jsplan.server_reader import ReadCounter, read_domain_names, with_parent_streams
-from jsplan.status.document import build_document
+from jsplan.status import build_document
 from jsplan.units import count_text
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from jsplan.documents.drift import Drift
     from jsplan.documents.plan import Step
-    from jsplan.documents.plan_types import Op
+    from jsplan.documents.step_kinds import Op
     from jsplan.sandbox import Server
 
 #: Older servers need more than ten seconds until a source resumes.

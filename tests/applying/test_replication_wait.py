@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.applying import replication_wait
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.step_kinds import VERIFY_OP
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.state import read_state
 from tests.support.workspaces import Space, hub_leaf_space, left_to_do, single_space

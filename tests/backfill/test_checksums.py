@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsplan.backfill.rows.message_rows import LATE, NO_ORIGIN, REPAIRED, ROW_SCHEMA, SKIPPED
+from jsplan.backfill.rows import LATE, NO_ORIGIN, REPAIRED, ROW_SCHEMA, SKIPPED
 from jsplan.backfill.spark.verify_join import BLOCK_SEQUENCES, compare_checksums, sum_blocks
 
 Rows = list[dict[str, int]]

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from jsplan.backfill.rows.message_rows import LATE, REPAIRED, OrderTracker
+from jsplan.backfill.rows import LATE, REPAIRED, OrderTracker
 from jsplan.backfill.spark import session
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks.staging_streams import (

@@ -12,8 +12,7 @@ import pytest
 from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
 from jsplan.backfill.tasks.origin_task import ExistingMessages
 from jsplan.cli.main import main
-from jsplan.planning.backfill.deadline import Deadline
-from jsplan.planning.backfill.model import SeqRange
+from jsplan.planning.backfill.model import Deadline, SeqRange
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
 from tests.backfill.backfill_pair import Pair, create_bulk_stream, read_all

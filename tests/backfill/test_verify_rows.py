@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from jsplan.address import BACKFILL_PREFIX
 from jsplan.backfill.protocol.frames import MESSAGE_SCHEMA
-from jsplan.backfill.rows import message_rows
-from jsplan.backfill.rows.message_rows import ComparedOrigin, OrderTracker
+from jsplan.backfill.rows import ComparedOrigin, OrderTracker, extract_copied_rows
 
 ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, 0, 1000)
 TIME = "2026-11-22T04:55:23.988835043Z"
@@ -73,7 +72,7 @@ def extract_rows(rows: pa.RecordBatch, *, is_fast: bool) -> list[dict[str, objec
     Without the fast extraction each row is extracted beside an unusual one.
     """
     if is_fast:
-        found = message_rows.extract_copied_rows(ORIGIN, rows, OrderTracker())
+        found = extract_copied_rows(ORIGIN, rows, OrderTracker())
         return found.to_pylist() if found is not None else []
     unusual = pa.RecordBatch.from_pylist(
         [
@@ -87,7 +86,7 @@ def extract_rows(rows: pa.RecordBatch, *, is_fast: bool) -> list[dict[str, objec
         ],
         schema=MESSAGE_SCHEMA,
     )
-    found = message_rows.extract_copied_rows(
+    found = extract_copied_rows(
         ORIGIN,
         pa.Table.from_batches([rows, unusual]).combine_chunks().to_batches()[0],
         OrderTracker(),

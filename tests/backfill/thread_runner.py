@@ -29,7 +29,7 @@ from tests.support.simulated_kill import SimulatedKill
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from jsplan.backfill.rows.readers import Comparison
+    from jsplan.backfill.rows import Comparison
     from jsplan.backfill.spark_runner import Task
     from jsplan.options import Observer
 

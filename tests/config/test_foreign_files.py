@@ -14,7 +14,7 @@ from jsplan.config.model import Connection, Tls
 from jsplan.converting.read_files import read_nats
 from jsplan.disk import open_private, read_regular, write_private
 from jsplan.errors import ConfigError, ConnectError, JsplanError, StateError
-from jsplan.importing.generated_config import require_new
+from jsplan.importing import require_new
 from jsplan.jetstream.contexts import ConnectionSettings, resolve_settings
 from jsplan.jetstream.login import check_files
 from jsplan.state.local import LocalBackend

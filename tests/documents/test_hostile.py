@@ -22,7 +22,7 @@ from jsplan.documents.base import digest, dumps, parse
 from jsplan.documents.lock import Lock
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError, StateError
-from jsplan.history.record import with_changes
+from jsplan.history import with_changes
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
 from jsplan.planning.backfill.entries import list_past_copies
 from jsplan.render import plan_html, plan_markdown, plan_text

@@ -10,13 +10,11 @@ import pytest
 
 from jsplan.documents.alert import Alert, AlertEvent
 from jsplan.drift.service import outputs as job_outputs
+from jsplan.drift.service import sinks as files
+from jsplan.drift.service import sinks as webhooks
 from jsplan.drift.service.options import Interval, WatchOptions
 from jsplan.drift.service.outputs import DriftOutputs
-from jsplan.drift.service.sinks import file as files
-from jsplan.drift.service.sinks import webhook as webhooks
-from jsplan.drift.service.sinks.delivery import Sink, SinkError
-from jsplan.drift.service.sinks.file import FileSink
-from jsplan.drift.service.sinks.webhook import Webhook
+from jsplan.drift.service.sinks import FileSink, Sink, SinkError, Webhook
 from jsplan.drift.service.worker import Worker
 from jsplan.units import SECOND
 from tests.support.listening_server import ListeningServer

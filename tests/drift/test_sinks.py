@@ -13,10 +13,16 @@ import pytest
 from jsplan.config.model import Connection
 from jsplan.documents.alert import Alert, AlertEvent
 from jsplan.documents.base import dumps
-from jsplan.drift.service.sinks.delivery import MAX_QUEUED, Delivery, SinkError, deliver_all
-from jsplan.drift.service.sinks.file import FileSink
-from jsplan.drift.service.sinks.subject import SubjectSink
-from jsplan.drift.service.sinks.webhook import Webhook, build_payload
+from jsplan.drift.service.sinks import (
+    MAX_QUEUED,
+    Delivery,
+    FileSink,
+    SinkError,
+    SubjectSink,
+    Webhook,
+    build_payload,
+    deliver_all,
+)
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.publisher import Publisher
 from tests.drift.conftest import STREAMS

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.planning.merge import expected_new
-from jsplan.sandbox import binary
+from jsplan.sandbox import versions
 from tests.conftest import PROGRAM
 from tests.fields import measured_rules
 from tests.fields.measured_rules import Case, cases, check_outcome, sealed_config
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.fields.server_bench import ServerBench
 
 ALL = cases()
-VERSION = binary.read_version(PROGRAM)
+VERSION = versions.read_version(PROGRAM)
 
 
 def test_all_cases_are_there() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jsplan.sandbox import binary, versions
+from jsplan.sandbox import versions
 from tests.conftest import PROGRAM
 from tests.support.yaml_text import read_yaml
 
@@ -85,6 +85,6 @@ ROWS = read_rows()
 
 def parametrize(chosen: Callable[[Row], bool]) -> pytest.MarkDecorator:
     """Play a test with each row that is chosen and that the server under test can play."""
-    version = versions.parse_version(binary.read_version(PROGRAM))
+    version = versions.parse_version(versions.read_version(PROGRAM))
     rows = [row for row in ROWS if chosen(row) and versions.parse_version(row.since) <= version]
     return pytest.mark.parametrize("row", rows, ids=str)

@@ -11,7 +11,7 @@ from jsplan.drift.service.alerts import build_alerts
 from jsplan.errors import ExitCode
 from jsplan.options import DriftOptions
 from jsplan.render import drift_rows
-from jsplan.sandbox import binary
+from jsplan.sandbox import versions
 from jsplan.sandbox.versions import parse_version
 from jsplan.workflows.drift import drift
 from jsplan.workflows.revert import RevertOptions, revert
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 #: The API level of the server: from 5 on it restores archives.
-LEVEL = level(parse_version(binary.read_version(PROGRAM)))
+LEVEL = level(parse_version(versions.read_version(PROGRAM)))
 ARCHIVES = LEVEL >= 5
 #: The request of each step: its verb, and its number among the requests with that verb.
 BEFORE_DELETION = {

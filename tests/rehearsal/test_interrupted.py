@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.sandbox import binary
+from jsplan.sandbox import versions
 from tests.conftest import PROGRAM
 from tests.rehearsal.tampered_plans import leftover_files
 from tests.support.api_audit import audit_requests, writes
@@ -42,7 +42,7 @@ def start_rehearsal(
     """Start `jsplan plan --rehearse` and wait for its embedded server."""
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
-    monkeypatch.setenv(binary.BINARY_VARIABLE, str(program))
+    monkeypatch.setenv(versions.BINARY_VARIABLE, str(program))
     process = start_process(folder, "plan", "--rehearse")
     wait_for(
         lambda: (

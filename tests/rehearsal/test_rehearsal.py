@@ -10,7 +10,7 @@ from jsplan.cli.plan_options import build_plan_options
 from jsplan.errors import PlanError, SandboxError, UsageError
 from jsplan.rehearsal import layout
 from jsplan.render import plan_text
-from jsplan.sandbox import Sandbox, binary, versions
+from jsplan.sandbox import Sandbox, versions
 from jsplan.workflows.plan import load_plan, save_plan
 from tests.rehearsal.tampered_plans import (
     create_on_server,
@@ -55,7 +55,7 @@ def test_a_sound_plan_is_rehearsed_without_touching_the_real_servers(
     with audit_requests(clean_hub_leaf) as seen, temporary_folder(tmp_path / "tmp"):
         plan = space.plan(rehearse=True)
 
-    version = binary.read_version(clean_hub_leaf.binary)
+    version = versions.read_version(clean_hub_leaf.binary)
     assert writes(seen) == []
     assert leftover_files(tmp_path / "tmp") == []
     assert {path.name for path in tmp_path.iterdir()} == {"jsplan.yaml", "tmp"}
@@ -158,7 +158,7 @@ def test_a_plan_that_writes_nothing_needs_no_server(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan without a write starts no server and needs none."""
-    monkeypatch.setenv(binary.BINARY_VARIABLE, "/nowhere/nats-server")
+    monkeypatch.setenv(versions.BINARY_VARIABLE, "/nowhere/nats-server")
 
     plan = hub_leaf_space(tmp_path, clean_hub_leaf).write().plan(rehearse=True)
 
@@ -299,9 +299,9 @@ def test_the_nearest_installed_version_is_used_and_named(
     """The nearest installed version is used, with a warning per domain if it differs."""
     old, new = versions.VERSIONS[2], versions.VERSIONS[-1]
     space = hub_leaf_space(tmp_path, make_hub_leaf(version=old)).write(**ALL_KINDS)
-    monkeypatch.setenv(binary.BINARY_VARIABLE, str(versions.ensure_version(new)))
+    monkeypatch.setenv(versions.BINARY_VARIABLE, str(versions.ensure_version(new)))
     other = space.plan(rehearse=True)
-    monkeypatch.delenv(binary.BINARY_VARIABLE)
+    monkeypatch.delenv(versions.BINARY_VARIABLE)
     same = space.plan(rehearse=True)
 
     assert other.rehearsal is not None
@@ -340,7 +340,7 @@ def test_objects_that_an_old_server_cannot_have_are_left_out(
     """Objects that an old server cannot have are left out with a warning, with their steps."""
     server = make_server(domain="hub", version=versions.VERSIONS[-1])
     create_on_server(server, ("STREAM.CREATE.FAST", {"name": "FAST", "allow_batched": True}))
-    monkeypatch.setenv(binary.BINARY_VARIABLE, str(versions.ensure_version(versions.VERSIONS[2])))
+    monkeypatch.setenv(versions.BINARY_VARIABLE, str(versions.ensure_version(versions.VERSIONS[2])))
     connections, domains = {"hub": {"url": server.url}}, {"hub": {"connection": "hub"}}
     space = Space(
         tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains}
@@ -377,10 +377,10 @@ def test_without_any_server_the_error_says_how_to_install_one(
     clean_hub_leaf: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without an embedded server the error says how to install one."""
-    monkeypatch.delenv(binary.BINARY_VARIABLE)
+    monkeypatch.delenv(versions.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "empty"))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(binary, "_wheel_paths", list)
+    monkeypatch.setattr(versions, "_wheel_paths", list)
 
     with pytest.raises(
         SandboxError, match="the rehearsal failed: there is no nats-server"
@@ -399,7 +399,7 @@ def test_a_server_that_does_not_start_is_an_error_of_the_rehearsal(
         '#!/bin/sh\n[ "$1" = --version ] && echo "nats-server: v2.15.1" || echo "nats-server: out of luck"\n'
     )
     broken.chmod(0o755)
-    monkeypatch.setenv(binary.BINARY_VARIABLE, str(broken))
+    monkeypatch.setenv(versions.BINARY_VARIABLE, str(broken))
 
     expected = r"the rehearsal failed: nats-server hub .*out of luck"
     with temporary_folder(tmp_path / "tmp"), pytest.raises(SandboxError, match=expected) as error:

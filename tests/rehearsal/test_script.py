@@ -4,7 +4,7 @@ from typing import Any
 
 from jsplan.address import Address
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 from jsplan.rehearsal.steps import build_steps
 
 A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")

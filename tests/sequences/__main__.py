@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsplan.sandbox import Sandbox, binary
+from jsplan.sandbox import Sandbox, versions
 from tests.sequences.fixed_cases import FIXED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
@@ -45,7 +45,7 @@ def main() -> int:
     )
     wanted = parser.parse_args()
     cases = _cases(wanted)
-    with Sandbox.hub_and_leaf(binary=wanted.server or binary.find_in_wheel()) as sandbox:
+    with Sandbox.hub_and_leaf(binary=wanted.server or versions.find_in_wheel()) as sandbox:
         return _play_all(cases, sandbox, wanted)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.step_kinds import VERIFY_OP
 
 if TYPE_CHECKING:
     from jsplan.documents.plan import Plan, ResourceChange, Step

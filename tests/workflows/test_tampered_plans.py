@@ -12,8 +12,7 @@ from jsplan.applying.saved_plan import require_consistent_steps
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.base import dumps
 from jsplan.documents.plan import Plan
-from jsplan.documents.plan_types import Op
-from jsplan.documents.step_kinds import STEP_KINDS
+from jsplan.documents.step_kinds import STEP_KINDS, Op
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.render import plan_html
 from tests.documents.test_hostile import with_checksum

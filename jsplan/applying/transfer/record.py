@@ -2,14 +2,16 @@
 
 A transfer has one hop, from the origin to the target, or two: a stream that is replaced at its own
 address goes through a staging stream. Each step belongs to one hop, from `params.from` to
-`params.to`. The record is `Transferred` in `documents/state_parts.py`.
+`params.to`. The record is `Transferred` in `documents/state_parts.py`. The progress of unfinished
+transfers is as the servers show it now.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -18,14 +20,16 @@ from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
 from jsplan.applying.step_journal import gone_error
 from jsplan.documents.plan import Step
-from jsplan.errors import ServerRefusedError, StateError
+from jsplan.errors import ApiError, ServerRefusedError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.transfer.configs import belongs_to_replacement
+from jsplan.planning.transfer.progress import Transfer, determine_progress, is_transfer
 
 #: What state has of a transfer, `Transferred` in `documents/state_parts.py`.
 TransferRecord = Mapping[str, Any]
 #: Seconds for a cluster to set up what it created.
 READY_TIMEOUT: Final = 60.0
+Read = Callable[[Address], Awaitable[LiveObject | None]]
 
 
 class MessagesLost(StepFailed):
@@ -265,3 +269,27 @@ async def delete_message(context: StepContext, there: Step, seq: int) -> None:
     except ServerRefusedError:
         if await context.api(there).get_message(name, {"seq": seq}) is not None:
             raise
+
+
+async def read_transfers(
+    records: Iterable[Mapping[str, Any]], online: Callable[[str], bool], read: Read
+) -> list[Transfer]:
+    """Read the streams of all recorded transfers whose origin can be read.
+
+    `records` are those of state. `online` says whether a domain answers. A stream whose domain
+    fails meanwhile leaves its transfer out.
+    """
+    found = []
+    for record in filter(is_transfer, records):
+        known = Transfer.of_record(record)
+        if not online(known.origin.domain):
+            continue
+        with suppress(ApiError):
+            origin = await read(known.origin)
+            if not online(known.target.domain):
+                found.append(known.with_origin_alone(origin))
+                continue
+            target = await read(known.target) if known.is_relocation else origin
+            staging = await read(known.staging) if known.staging is not None else None
+            found.append(determine_progress(known, origin, target, staging))
+    return found

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from jsplan.errors import ApiError, JsplanError, RefusedError
-from jsplan.planning.backfill.deadline import DeadlinePassedError
+from jsplan.planning.backfill.model import DeadlinePassedError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from jsplan.backfill.rows.message_rows import (
+from jsplan.backfill.rows import (
     AT_TARGET,
     EXPECTED,
     IMPOSSIBLE,
@@ -36,8 +36,7 @@ from jsplan.backfill.tasks.partitioning import TransformSpec
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from jsplan.backfill.rows.message_rows import ComparedOrigin
-    from jsplan.backfill.rows.readers import Comparison
+    from jsplan.backfill.rows import ComparedOrigin, Comparison
 
 
 #: Origin sequences per checksum.

@@ -22,8 +22,7 @@ from jsplan.backfill.protocol.row_check import find_unended_headers
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
 from jsplan.identity import KnownObject
-from jsplan.planning.backfill.deadline import Deadline
-from jsplan.planning.backfill.model import SeqRange
+from jsplan.planning.backfill.model import Deadline, SeqRange
 from jsplan.subjects import is_subset
 
 #: Each range is a consumer at the origin. More ranges are read as one and filtered here.

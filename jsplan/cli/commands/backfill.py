@@ -17,7 +17,7 @@ from jsplan.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jsplan.planning.backfill.deadline import Deadline
+    from jsplan.planning.backfill.model import Deadline
 
 _TABLE = {
     "plan": CommandEntry("Show what would be copied, and how long it takes.", "backfill", "plan"),

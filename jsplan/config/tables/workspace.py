@@ -19,8 +19,7 @@ from jsplan.config.sections import (
     written_list,
     written_map,
 )
-from jsplan.config.tables.accounts import ACCOUNT
-from jsplan.config.tables.apps import APP
+from jsplan.config.tables.accounts import ACCOUNT, APP
 from jsplan.config.tables.changes import BACKFILL, MOVED, RELOCATE, REMOVED
 from jsplan.config.tables.connectivity import BACKEND, CONNECTION, DOMAINS, IMPORT
 from jsplan.config.tables.resources import (

@@ -13,7 +13,7 @@ from jsplan.documents.alert import Actor, Alert, AlertEvent, EventType
 from jsplan.documents.base import digest, plain
 from jsplan.documents.drift import Drift, Unmanaged, threshold_severity
 from jsplan.documents.plan import ResourceChange
-from jsplan.documents.plan_types import SEVERITIES
+from jsplan.documents.step_kinds import SEVERITIES
 
 #: Describes a changed resource in lines of text; views have better ones.
 DescribeChange = Callable[[ResourceChange], tuple[str, ...]]

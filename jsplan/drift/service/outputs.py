@@ -13,10 +13,7 @@ from jsplan.context import Context
 from jsplan.documents.alert import AlertEvent
 from jsplan.drift.service.endpoint import Answer, serve, text_answer
 from jsplan.drift.service.options import WatchOptions
-from jsplan.drift.service.sinks.delivery import Delivery, Sink, deliver_all
-from jsplan.drift.service.sinks.file import FileSink
-from jsplan.drift.service.sinks.subject import SubjectSink
-from jsplan.drift.service.sinks.webhook import Webhook
+from jsplan.drift.service.sinks import Delivery, FileSink, Sink, SubjectSink, Webhook, deliver_all
 from jsplan.drift.service.worker import cancel_and_wait
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.publisher import Publisher

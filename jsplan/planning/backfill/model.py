@@ -1,20 +1,22 @@
-"""The state of a backfill: its pinned range and its progress."""
+"""The state of a backfill: its pinned range, its progress, and the time at which it stops."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from msgspec import to_builtins
+from msgspec import Struct, to_builtins
 
 from jsplan.address import Address
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.documents.reading import convert
 from jsplan.documents.state_parts import PinnedOrigin, PinnedRangeShape
-from jsplan.errors import StateError
-from jsplan.units import format_instant, parse_instant
+from jsplan.errors import ApiError, StateError
+from jsplan.units import SECOND, format_instant, parse_instant
 
 #: A gap list has the bounds of this many ranges at most; further gaps are only counted.
 MAX_LISTED_RANGES: Final = 1000
@@ -156,3 +158,36 @@ def resolve_bounds(
 def _exclusive_end_time(side: BackfillSide) -> str | None:
     """Return the instant after the end of the range: `end_time` itself is included."""
     return format_instant(parse_instant(side.end_time) + 1) if side.end_time is not None else None
+
+
+class DeadlinePassedError(ApiError):
+    """The time came during a copy. Copied messages stay, and the next run resumes it."""
+
+
+class Deadline(Struct, frozen=True):
+    """The time at which tasks stop copying: seconds since 1970, by the clock of their machine."""
+
+    at: float
+
+    @classmethod
+    def parse(cls, text: str, now: float) -> Deadline:
+        """Parse `05:00`, the next such local time after `now`, or an RFC 3339 time.
+
+        `now` is in seconds since 1970. Raises ValueError.
+        """
+        if len(text) != 5 or text[2] != ":":
+            return cls(parse_instant(text) / SECOND)
+        today = datetime.fromtimestamp(now)  # noqa: DTZ006 - a time without a zone is local
+        hour, minute = (int(part) for part in text.split(":"))
+        at = today.replace(hour=hour, minute=minute, second=0, microsecond=0)
+        return cls((at + timedelta(days=at <= today)).timestamp())
+
+    @property
+    def has_passed(self) -> bool:
+        """True if nothing more may be copied."""
+        return time.time() >= self.at
+
+    def require_open(self) -> None:
+        """Raise DeadlinePassedError if nothing more may be copied."""
+        if self.has_passed:
+            raise DeadlinePassedError("its time is over", hint="The next run resumes the copy.")

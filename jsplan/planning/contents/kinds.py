@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 
 
 class ContentKind(Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jsplan.address import Address
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 from jsplan.facts.live import LiveObject
 from jsplan.planning.contents.changes import shown_text
 from jsplan.planning.contents.decide import bucket_decision

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Hazard, Step
-from jsplan.documents.plan_types import RESTORED
+from jsplan.documents.step_kinds import RESTORED
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import FlowCount, FlowRequest
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect

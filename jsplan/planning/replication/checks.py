@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic, quote_shell
-from jsplan.documents.plan_types import VERIFY_OP
+from jsplan.documents.step_kinds import VERIFY_OP
 from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.model import Findings, Overrides, is_state_only
 from jsplan.planning.replication.impact import (

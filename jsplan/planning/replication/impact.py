@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan import FieldChange
-from jsplan.documents.plan_types import RESTORED
+from jsplan.documents.step_kinds import RESTORED
 from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import MAX_SEARCHED
 from jsplan.flows.graph import FlowKind, list_origins

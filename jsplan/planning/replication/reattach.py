@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec.structs import replace
 
 from jsplan.address import PARKING_PREFIX, Address
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 from jsplan.planning.drafts import Draft, Drafts
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.impact import source_names

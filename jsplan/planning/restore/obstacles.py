@@ -1,25 +1,40 @@
-"""Findings of a restore before its first request: its obstacles, and what it will lack."""
+"""The plan of a restore: its obstacles, decisions, steps and hints. Pure.
+
+A backup is never restored over an existing object. An object that is equal to the saved one stays.
+State decides nothing: it may know objects that are lost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic
-from jsplan.documents.plan_types import RESTORED
+from jsplan.documents.plan import Plan
+from jsplan.documents.step_kinds import RESTORED
+from jsplan.planning.decide import table_of
+from jsplan.planning.drafts import Draft
 from jsplan.planning.guards import RESTORE_OVER
-from jsplan.planning.model import Decisions, Findings, PlanInputs
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.restore.decisions import AS_SAVED, IN_THE_WAY
-from jsplan.planning.restore.selection import RestoreTarget
+from jsplan.planning.restore.selection import Backup, RestoreTarget
+from jsplan.planning.state_records import build_state_record
 from jsplan.resources.buckets import alias_of, nouns_of
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_duration, instant_of, parse_instant
 
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+
+
+#: The reasons of objects that exist: equal to the saved one, or not.
+AS_SAVED: Final = "is_as_it_was_saved"
+IN_THE_WAY: Final = "is_in_the_way"
 NOT_RESTORABLE, WILL_EXPIRE, STUCK_MIRROR = "JS470", "JS471", "JS483"
 _OWN_CODES: Final = (NOT_RESTORABLE, RESTORE_OVER, WILL_EXPIRE)
 #: What to do about findings of every plan, by code and kind of address: no file can be changed.
@@ -141,3 +156,104 @@ def _check_expiry(target: RestoreTarget, now: datetime) -> Findings:
         text = f"{which}: those are deleted as soon as they are restored"
         detail = f"They were saved on {target.saved.taken_at}."
         yield Diagnostic("warning", WILL_EXPIRE, text, detail, str(target.address))
+
+
+def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
+    """Decide each stream of `inputs.backup` in a reachable domain, with its consumers."""
+    found: dict[Address, ResourceDecision] = {}
+    for target in inputs.backup.values():
+        stream, live = target.address, inputs.live.get(target.address)
+        if not inputs.live.is_reachable(stream.domain):
+            continue
+        reason = AS_SAVED if live is not None and _is_as_saved(live, target) else IN_THE_WAY
+        is_absent = live is None and stream not in inputs.live.unreadable
+        for address, config in target.configs.items():
+            if is_absent:
+                after = table_of(address).compact(config)
+                found[address] = ResourceDecision(address, ["create"], RESTORED, after=after)
+            elif (known := inputs.live.get(address)) is not None:
+                after = known.compact
+                found[address] = ResourceDecision(address, ["no-op"], reason, known, after=after)
+    return {address: found[address] for address in sorted(found)}
+
+
+def _is_as_saved(live: LiveObject, target: RestoreTarget) -> bool:
+    """Check whether it exists as it was saved: an earlier restore of the same backup made it."""
+    if live.compact != table_of(target.address).compact(target.config):
+        return False
+    now, was = live.state, target.saved.before
+    # The first sequence is then one more than the last, or missing.
+    empty = was["messages"] == 0
+    return all(
+        now.get(name) == was.get(name) or (empty and name == "first_seq")
+        for name in ("messages", "first_seq", "last_seq")
+    )
+
+
+def draft_restored(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
+    """Draft the restore of a stream, or the check of a consumer, which comes with its stream.
+
+    Streams do not wait for each other: each has what it needs of its origin.
+    """
+    address, parent = decision.address, decision.address.parent
+    record = build_state_record(inputs, decision, "created")
+    if parent is not None:
+        title = f"verify consumer {address.consumer} of {address.stream} in {address.domain}"
+        draft = Draft((address, "verify"), "consumer.verify", title, None, "", record=record)
+        draft.depends_on.add((parent, "restore"))
+        return draft
+    target, after = inputs.backup[address], decision.after or {}
+    return Draft(
+        (address, "restore"),
+        "stream.restore",
+        f"restore {address.kind} {address.name} in {address.domain}",
+        {
+            "api": f"STREAM.RESTORE.{address.stream}",
+            "payload": {"config": target.config, "state": target.saved.before},
+        },
+        "absent",
+        {name: value for name, value in after.items() if name != "mirror_direct"},
+        record,
+    )
+
+
+def complete_plan(plan: Plan, backup: Backup, folder: Path, files: PlanInputs) -> None:
+    """Let state record what the files declare, and show what the backup in `folder` holds.
+
+    `files` are the inputs of the workspace itself. What no file declares comes back unmanaged; of
+    the rest state has the declared fields with their restored values, so that the next plan shows
+    the differences.
+    """
+    plan.mode, plan.deferred = "restore", []
+    plan.diagnostics = with_restore_hints(plan.diagnostics)
+    for step in plan.steps:
+        step.record = _record(files, Address.parse(step.address), step.record or {})
+    there = {c.address for c in plan.resource_changes if c.action_reason == AS_SAVED}
+    plan.options["folder"] = str(folder)
+    plan.options["restore"] = [
+        {
+            "address": str(address),
+            "from": target.saved.address,
+            "messages": target.saved.messages,
+            "bytes": int(target.saved.before["bytes"]),
+            "consumers": len(target.saved.consumers),
+            "taken_at": target.saved.taken_at,
+            "exists": str(address) in there,
+        }
+        for address, target in sorted(backup.items())
+    ]
+
+
+def _record(files: PlanInputs, address: Address, restored: dict[str, Any]) -> dict[str, Any] | None:
+    declared, entry = files.workspace.resources.get(address), files.entries.get(address)
+    if declared is None:
+        return None
+    values = restored["declared"]
+    # It stands where it stood: no `position` that was set before is set again.
+    word = declared.position.once if declared.position is not None else ""
+    word = word if entry is None else entry.position_once
+    return restored | {
+        "declared": {name: values.get(name) for name in files.declared_fields(address)},
+        "depends_on": files.topology.dependency_names(address),
+        **({"position_once": word} if word else {}),
+    }

@@ -13,13 +13,13 @@ from jsplan.address import Address, matches
 from jsplan.config.model import DeclaredResource, Lifecycle, Removed, Workspace
 from jsplan.diagnostics import NO_LOCATION, Diagnostic, quote_shell
 from jsplan.documents.plan import Plan, Step
-from jsplan.documents.plan_types import RESET_IN_PLACE
+from jsplan.documents.step_kinds import RESET_IN_PLACE
 from jsplan.facts.live import Live, LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
 from jsplan.planning.merge import explicit_fields
 from jsplan.planning.model import Findings, PlanInputs
-from jsplan.planning.revert.costs import warn_of_losses
+from jsplan.planning.revert.selection import warn_of_losses
 from jsplan.resources.fields import Config
 from jsplan.resources.kv_entry import VALUE, digest_value
 from jsplan.state.document import Entry, State

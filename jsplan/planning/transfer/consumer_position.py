@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from jsplan.documents.plan import FieldChange
-from jsplan.documents.plan_types import Effect
+from jsplan.documents.step_kinds import Effect
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import RESET_LEVEL
 

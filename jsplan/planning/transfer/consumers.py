@@ -1,7 +1,7 @@
 """Consumers that continue others at their position: which, and what the plan shows of them.
 
 Apply reads the position again just before it deletes the old consumer. What a plan shows is as of
-the plan.
+the plan, also the messages that consumers are given again.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from jsplan.address import Address, matches, move_address
-from jsplan.facts.consumer_position import has_pending_below_floor, position_of
+from jsplan.facts.consumer_position import has_pending_below_floor, max_redelivered, position_of
 from jsplan.facts.live import get_retention
+from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.pauses import PAUSE, is_expired, is_held
 from jsplan.planning.transfer.consumer_position import (
@@ -23,7 +24,6 @@ from jsplan.planning.transfer.consumer_position import (
     may_need_start,
     with_start_sequence,
 )
-from jsplan.planning.transfer.redelivery import assess_redelivery
 from jsplan.resources import CONSUMER
 from jsplan.resources.consumer import filters_of
 from jsplan.resources.fields import Config
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from jsplan.config.model import Relocate, Workspace
     from jsplan.facts.live import LiveObject
     from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+    from jsplan.planning.restore.selection import RestoreTarget
     from jsplan.planning.transfer.progress import Transfer
 
 
@@ -320,3 +321,52 @@ def _renamed(workspace: Workspace, relocation: Transfer, old: Address) -> Addres
             if new.parent == relocation.target and new in workspace.resources:
                 return new
     return None
+
+
+def assess_redelivery(
+    inputs: PlanInputs,
+    stream: LiveObject,
+    consumers: Iterable[LiveObject],
+    *,
+    with_pending: bool = True,
+    with_finished: bool = True,
+) -> Hazards:
+    """Yield the hazard of redelivery for consumers of a stream that continue elsewhere.
+
+    That are the messages that workers have now (`with_pending`), and those that are acknowledged
+    above the floor (`with_finished`). A work queue has none of the latter any more.
+    """
+    finished = with_finished and get_retention(stream.compact) != "workqueue"
+    pending, above, names = 0, 0, list[str]()
+    for consumer in consumers:
+        config, state = consumer.compact, consumer.state
+        position = position_of(config, state, inputs.level(stream.address))
+        out = int(state.get("num_ack_pending") or 0) if with_pending else 0
+        most = max_redelivered(config, state, stream.state, position) if finished else 0
+        pending, above = pending + out, above + most
+        names += [consumer.address.consumer] if out or most else []
+    if not names:
+        return
+    parts = [f"{pending:,} that workers have now"] if pending else []
+    parts += [f"{above:,} acknowledged out of order"] if above else []
+    text = (
+        f"up to {count_text(pending + above, 'message')} of {', '.join(names)} may be delivered "
+        f"again: {' and '.join(parts)}"
+    )
+    yield counted("DUPLICATES_MESSAGES", text, pending + above, causes=names, as_of=stream.as_of)
+
+
+def assess_restored(target: RestoreTarget, address: Address) -> Hazards:
+    """Yield the hazard of a restored consumer of which the archive has only the ack floor.
+
+    That is what was acknowledged above the floor.
+    """
+    consumer = target.consumers[address]
+    was, floor = consumer.before, int(consumer.before["ack_floor"]["stream_seq"])
+    above = max_redelivered(consumer.config, was, target.saved.before, floor + 1)
+    if target.saved.resets_to_ack_floor(consumer) and above:
+        text = (
+            f"up to {above:,} messages that it had acknowledged are delivered again: "
+            "it may have been saved at its ack floor"
+        )
+        yield counted("DUPLICATES_MESSAGES", text, above)

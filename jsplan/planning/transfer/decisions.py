@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import Diagnostic, Severity
-from jsplan.documents.plan_types import Action
+from jsplan.documents.step_kinds import Action
 from jsplan.facts.live import get_retention
 from jsplan.planning.field_levels import needs_newer_server, old_server
 from jsplan.planning.model import Findings, Overrides, is_state_only
@@ -18,9 +18,13 @@ from jsplan.planning.transfer.consumer_position import UNKNOWN_FIELDS
 from jsplan.planning.transfer.consumers import has_unknown_start, origin_consumer
 from jsplan.planning.transfer.estimate import compare_seconds, copy_seconds, duration_text
 from jsplan.planning.transfer.hazards import note_new_window
-from jsplan.planning.transfer.obstacles import Obstacle, choose_method
+from jsplan.planning.transfer.obstacles import (
+    Obstacle,
+    choose_method,
+    find_moved_sources,
+    find_old_source,
+)
 from jsplan.planning.transfer.progress import INSPECT_HINT, RELOCATION_HINT, Transfer
-from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
 from jsplan.units import count_text, format_bytes
 
 if TYPE_CHECKING:

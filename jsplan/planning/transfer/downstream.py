@@ -15,8 +15,8 @@ from jsplan.planning.model import Decisions, Overrides, PlanInputs, ResourceDeci
 from jsplan.planning.replication.impact import attach_sources, origin_of, reads_origin
 from jsplan.planning.revision import Revision
 from jsplan.planning.transfer.decisions import ORIGIN_RELOCATED, TARGET_RELOCATED
+from jsplan.planning.transfer.obstacles import find_old_source, find_replaced_sources
 from jsplan.planning.transfer.progress import Transfer
-from jsplan.planning.transfer.sources import find_old_source, find_replaced_sources
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_api, origin_key, source_keys
 from jsplan.state.document import former_names

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.address import Address
-from jsplan.documents.plan_types import TransferMethod
+from jsplan.documents.step_kinds import TransferMethod
 from jsplan.facts.limit_trimming import size_growth
 from jsplan.facts.live import LiveObject, get_retention, tier_name
 from jsplan.planning.account_limits import MAX_STREAM_BYTES

@@ -12,7 +12,12 @@ from jsplan.flows.graph import list_origins
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Findings, Hazards
 from jsplan.planning.replication.impact import find_interest_origins, mirrors_relocated
-from jsplan.planning.transfer.consumers import origin_consumer, start_in_new_stream, target_consumer
+from jsplan.planning.transfer.consumers import (
+    assess_redelivery,
+    origin_consumer,
+    start_in_new_stream,
+    target_consumer,
+)
 from jsplan.planning.transfer.estimate import (
     capacity_problem,
     cutover_seconds,
@@ -21,7 +26,6 @@ from jsplan.planning.transfer.estimate import (
 )
 from jsplan.planning.transfer.methods import becomes_workqueue, find_preserve_obstacle
 from jsplan.planning.transfer.progress import Transfer
-from jsplan.planning.transfer.redelivery import assess_redelivery
 from jsplan.resources.buckets import nouns_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key

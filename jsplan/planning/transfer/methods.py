@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from jsplan.address import Address
-from jsplan.documents.plan_types import TransferMethod
+from jsplan.documents.step_kinds import TransferMethod
 from jsplan.facts.consumer_position import max_redelivered, position_of
 from jsplan.facts.live import LiveObject, get_retention
 from jsplan.planning.model import PlanInputs

@@ -1,9 +1,12 @@
-"""Obstacles of a relocation, and what to do instead."""
+"""Obstacles of a relocation, and what to do instead.
+
+A source of the target may take the place of a source of the origin; that is none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,11 +14,10 @@ from msgspec.structs import replace
 from jsplan.facts.live import get_retention
 from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.impact import find_interest_origins, reads_origin
+from jsplan.planning.replication.impact import find_interest_origins, origin_domain, reads_origin
 from jsplan.planning.transfer.configs import limits_copy_consumers
 from jsplan.planning.transfer.methods import may_not_have_rolled_up
 from jsplan.planning.transfer.progress import Transfer
-from jsplan.planning.transfer.sources import find_moved_sources, find_old_source
 from jsplan.resources.buckets import nouns_of
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
@@ -29,7 +31,9 @@ from jsplan.resources.stream import max_consumers
 from jsplan.topology.routes import NoRouteError, is_import
 
 if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
     from jsplan.planning.model import PlanInputs, ResourceDecision
+
 
 _BY_HAND: Final = "Declare the target without sources, or move them by hand in steps."
 _BACKUP_HINT: Final = (
@@ -333,3 +337,64 @@ def _snapshot_obstacles(sides: Sides) -> Iterator[Obstacle]:
         yield f"before nats-server {newest} a snapshot is restored under its own name only", ""
     if any(one.get("storage", "file") != "file" for one in (sides.before, sides.after)):
         yield f"before nats-server {newest} there are no snapshots of memory storage", ""
+
+
+def find_old_source(
+    inputs: PlanInputs, relocation: Transfer, downstream: LiveObject, source: Mapping[str, Any]
+) -> Config | None:
+    """Return the source of the origin that takes the same messages as `source`, or None."""
+    same = (one for one in downstream.compact.get("sources") or () if takes_the_same(one, source))
+    reader, origin = downstream.address, relocation.origin
+    return next((one for one in same if reads_origin(inputs, reader, one, origin)), None)
+
+
+def find_moved_sources(
+    inputs: PlanInputs, transfer: Transfer, after: Mapping[str, Any]
+) -> dict[str, Config]:
+    """Return by the key of each source of a target the source of its origin that it continues."""
+    origin = inputs.live.get(transfer.origin)
+    before = origin.compact.get("sources") or () if origin is not None else ()
+    return {
+        origin_key(source): old
+        for source in after.get("sources") or ()
+        for old in before
+        if old["name"] == source["name"]
+        and takes_the_same(old, source)
+        and origin_domain(inputs, transfer.origin, old)
+        == origin_domain(inputs, transfer.target, source)
+    }
+
+
+def find_replaced_sources(
+    decision: ResourceDecision, continues: Callable[[Config, Config], bool]
+) -> Iterator[tuple[str, Config]]:
+    """Yield the key of each new source, with the one removed source that it `continues`.
+
+    Both take the same messages. `continues` is called with the removed and the new source. One with
+    a consumer begins where that is, so it continues no other.
+    """
+    live = decision.before.get("sources") or ()
+    wanted = {origin_key(source): source for source in decision.planned.get("sources") or ()}
+    removed = [source for source in live if origin_key(source) not in wanted]
+    existing = {origin_key(source) for source in live}
+    for key, source in wanted.items() if removed else ():
+        if key in existing or source.get("consumer"):
+            continue
+        old = [s for s in removed if takes_the_same(s, source) and continues(s, source)]
+        if len(old) == 1:
+            removed.remove(old[0])
+            yield key, old[0]
+
+
+def takes_the_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Check whether two sources have the same filter and transforms."""
+    return _takes(one) == _takes(other)
+
+
+def _takes(source: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """Return the filter and the transforms of a source."""
+    transforms = source.get("subject_transforms") or ()
+    return (
+        str(source.get("filter_subject") or ""),
+        [(str(one.get("src") or ">"), str(one.get("dest") or "")) for one in transforms],
+    )

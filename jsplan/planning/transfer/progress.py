@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.diagnostics import SourceRange, quote_shell
-from jsplan.documents.plan_types import TransferMethod
 from jsplan.documents.state_parts import is_before
+from jsplan.documents.step_kinds import TransferMethod
 from jsplan.facts.live import LiveObject
 from jsplan.planning.drafts import Part
 from jsplan.planning.transfer.configs import belongs_to_replacement, is_quiesced, replacement_id

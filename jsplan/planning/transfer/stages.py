@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.documents.plan import ResourceChange
-from jsplan.documents.plan_types import TARGET_PREPARED
+from jsplan.documents.step_kinds import TARGET_PREPARED
 from jsplan.planning.drafts import Drafts
 from jsplan.planning.transfer.copies import mirror_config
 from jsplan.planning.transfer.decisions import TARGET_RELOCATED

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec.structs import replace
 
 from jsplan.address import Address
-from jsplan.documents.plan_types import Op
+from jsplan.documents.step_kinds import Op
 from jsplan.planning.drafts import Draft, Drafts, Key, Part
 from jsplan.planning.model import is_state_only
 from jsplan.planning.order import RELOCATION_END

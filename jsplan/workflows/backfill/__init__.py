@@ -64,7 +64,7 @@ def verify(load: LoadOptions, options: VerifyOptions, observer: Observer) -> Ver
     ConnectError, ApiError and NotAvailableError.
     """
     require_spark()
-    from jsplan.backfill.verify.command import verify_backfill  # noqa: PLC0415
+    from jsplan.backfill.verify import verify_backfill  # noqa: PLC0415
 
     return run_workflow(verify_backfill(load, options, observer))
 

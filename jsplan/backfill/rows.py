@@ -1,11 +1,12 @@
 """Rows of a comparison: small columns with the origin and the hash of each message.
 
-The hash covers what a copy preserves. Only these columns leave the reading process; another
-process joins them.
+Each side is read once, in order, as rows of one format. The hash covers what a copy preserves. Only
+these columns leave the reading process; another process joins them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
@@ -15,14 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
-from jsplan.backfill.message_schema import (
-    contains_bytes,
-    neutralize_headers,
-    parse_times,
-)
+from jsplan.backfill.message_schema import contains_bytes, neutralize_headers, parse_times
+from jsplan.backfill.protocol import read
 from jsplan.backfill.protocol.arrow_split import get_buffers, group_rows
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
+from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray
+from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.backfill.tasks.hashes import (
     encode_canonical,
     parse_origins,
@@ -30,12 +30,17 @@ from jsplan.backfill.tasks.hashes import (
     split_last_line,
     strip_transport_headers,
 )
-from jsplan.backfill.tasks.origin_task import select_inside
+from jsplan.backfill.tasks.origin_task import OriginTask, read_messages, select_inside
+from jsplan.backfill.tasks.partitioning import PartitionPlan
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
 from jsplan.resources.source_header import KEPT_PREFIX, ORIGIN_HEADER, SOURCE_HEADER
 
 #: After a later message of the same attempt, and after a later message of an earlier attempt.
 LATE, REPAIRED = 1, 2
+#: Reads rows of one side, in batches of `ROW_SCHEMA`. May raise JsplanError.
+SideReader = Callable[[], Iterator[pa.RecordBatch]]
+#: Finds for each origin the sequence below which everything has expired at the target.
+FloorFinder = Callable[[], dict[int, int]]
 
 
 class OrderTracker(Struct):
@@ -313,3 +318,77 @@ def build_rows(
 
 def _filter_rows(batch: pa.RecordBatch, wanted: np.ndarray[Any, Any]) -> pa.RecordBatch:
     return batch if wanted.all() else batch.filter(pa.array(wanted))
+
+
+class Comparison(Struct):
+    """Both sides of an entry, and how their messages are matched.
+
+    `readers` read the rows of both sides. With a `plan` it makes the expected messages, and of the
+    origins `readers` only read which messages they have. `find_floors` finds for each origin the
+    sequence below which everything has expired at the target by now (0: none). It is None if
+    nothing expires there. `is_transformed`: what a source of the target delivers has another
+    content than a copy.
+    """
+
+    origins: list[ComparedOrigin] = field(default_factory=list)
+    readers: list[SideReader] = field(default_factory=list)
+    plan: PartitionPlan | None = None
+    find_floors: FloorFinder | None = None
+    is_transformed: bool = False
+
+
+def read_origin_rows(
+    task: OriginTask, origin: ComparedOrigin, *, is_presence: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Read the messages of an origin, a stream or an archive; or only which ones it has.
+
+    Raises the errors of `read`, and RefusedError for a changed file.
+    """
+    for rows in read_messages(task, headers_only=is_presence):
+        if is_presence:
+            seq = rows["seq"].to_numpy()
+            yield build_rows(origin.number, seq, PRESENT)
+        else:
+            yield to_stored_rows(origin, rows)
+
+
+def read_kept_rows(task: OriginTask, origin: ComparedOrigin) -> Iterator[pa.RecordBatch]:
+    """Read a target whose messages keep their sequences: an archive, or a restored stream.
+
+    Raises the errors of `read_origin_rows`.
+    """
+    last = 0
+    for rows in read_messages(task):
+        seq = rows["seq"].to_numpy()
+        highest = np.maximum.accumulate(np.concatenate([[last], seq]))
+        mark = np.where(seq > origin.last_possible_seq, IMPOSSIBLE, 0)
+        mark |= np.where(seq < highest[:-1], LATE, 0)
+        last = int(highest[-1])
+        yield to_stored_rows(origin, rows, AT_TARGET, seq, mark)
+
+
+def read_target_rows(
+    endpoint: Endpoint, request: ReadRequest, origins: Sequence[ComparedOrigin], order: str
+) -> Iterator[pa.RecordBatch]:
+    """Read the messages of all origins in a target, then the number of other messages.
+
+    Raises the errors of `read`.
+    """
+    trackers, others = {origin.number: OrderTracker(order) for origin in origins}, 0
+    for rows in read(endpoint.open, request):
+        batches = list(_extract_rows(rows, origins, trackers))
+        yield from batches
+        others += rows.num_rows - sum(batch.num_rows for batch in batches)
+    yield build_rows(NO_ORIGIN, np.zeros(1, dtype=np.int64), AT_TARGET, place=np.array([others]))
+
+
+def _extract_rows(
+    rows: pa.RecordBatch, origins: Sequence[ComparedOrigin], trackers: dict[int, OrderTracker]
+) -> Iterator[pa.RecordBatch]:
+    # One search for all names costs less than one for each of many origins, and more than one.
+    names = parse_origins(rows["headers"])[0].unique().to_pylist() if len(origins) > 1 else None
+    for origin in origins:
+        batches = [extract_sourced_rows(origin, rows, name) for name in origin.source_names]
+        if names is None or origin.name in names:
+            batches.append(extract_copied_rows(origin, rows, trackers[origin.number]))
+        yield from (batch for batch in batches if batch is not None and batch.num_rows)

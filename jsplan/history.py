@@ -20,7 +20,7 @@ from jsplan.documents.plan import Plan, ResourceChange
 from jsplan.errors import ExitCode, JsplanError
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import field_changes, with_bucket_names
-from jsplan.planning.revert.costs import permanent_cost
+from jsplan.planning.revert.selection import permanent_cost
 from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.secrets import conceal
 from jsplan.state import Entry, LockInfo, State

@@ -1,1 +1,0 @@
-"""Verify a copy by comparing messages on both sides."""

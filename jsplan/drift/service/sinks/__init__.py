@@ -1,1 +1,0 @@
-"""The sinks of notifications, one module per kind, and their delivery."""

@@ -1,1 +1,0 @@
-"""The history of applies in state: `record` writes its entries, `read` shows them."""

@@ -1,1 +1,0 @@
-"""The parts of an import: addresses, the selection of live objects, and the generated file."""

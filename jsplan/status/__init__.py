@@ -1,1 +1,0 @@
-"""Builds the status document: live domains, streams, consumers and flows."""
