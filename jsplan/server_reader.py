@@ -31,7 +31,7 @@ from jsplan.planning.measurements import find_counts
 from jsplan.planning.model import Measurements, PlanInputs, ResourceDecision, split_contents
 from jsplan.planning.replication.arriving_messages import planned_flows
 from jsplan.planning.replication.checks import continue_sequence_for_unmanaged
-from jsplan.planning.replication.impact import downstream_domains, unplanned_downstream
+from jsplan.planning.replication.impact import unplanned_downstream
 from jsplan.planning.replication.lost_origins import list_sourced_positions
 from jsplan.planning.replication.removed_sources import add_unknown_domains, list_removed_sources
 from jsplan.planning.replication.source_starts import list_start_times
@@ -44,6 +44,7 @@ from jsplan.planning.transfer.contents import (
 from jsplan.planning.transfer.entries import relocation_reads
 from jsplan.planning.transfer.positions import list_reset_times
 from jsplan.planning.transfer.stages import select_stage
+from jsplan.planning.unmanaged import reader_domains
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.units import count_text
 
@@ -174,13 +175,13 @@ class ServerReader(Struct, frozen=True):
         return replace(inputs, live=live)
 
     async def _identify_readers(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
-        """Identify the domains outside the plan where streams may read what it replaces.
+        """Identify the domains outside the plan where streams may read what it changes.
 
         Those that do not answer, or lead elsewhere, are left out.
         """
         own = {key for key, domain in self._domains.items() if domain.is_own}
         unread = own - inputs.live.domains.keys()
-        if not unread or not downstream_domains(inputs, decisions):
+        if not unread or not reader_domains(inputs, decisions):
             return inputs
         try:
             found = await self.read((), unread)

@@ -1,6 +1,6 @@
-"""Streams that read what a step deletes or replaces, and that the plan does not know.
+"""Streams that read what a step changes, over any number of hops, unknown to the plan.
 
-It counted nothing for them: since nats-server 2.15 a source copies a new origin from its start.
+It counted nothing for them: what a new source or a recreated stream brings comes to them, too.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from itertools import chain
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.documents.plan import Plan, Step
@@ -18,15 +18,8 @@ from jsplan.jetstream import DomainApi
 from jsplan.resources.fields import Config
 
 
-class Listing(NamedTuple):
-    """All streams of the domains, and who reads them."""
-
-    configs: Mapping[Address, Config]
-    readers: ReaderIndex
-
-
 class NewReaders:
-    """Finds streams that read what a step deletes, and were created since the plan.
+    """Finds streams that read what a step changes, and were created since the plan.
 
     The streams are listed again for each step, before it writes. Steps that ask while they are
     being listed share the next list, so that none gets one that began before it asked.
@@ -39,21 +32,21 @@ class NewReaders:
         known = (step.precondition.get("readers", ()) for step in plan.steps)
         self._keys = sorted({key for keys in known for key in keys})
         self._one_list = asyncio.Lock()
-        self._next: asyncio.Task[Listing] | None = None
+        self._next: asyncio.Task[ReaderIndex] | None = None
 
     async def find(self, steps: Iterable[Step]) -> dict[str, str]:
-        """Describe by step id a stream that reads what the step deletes, and was created since.
+        """Describe by step id a stream that reads what the step changes, and was created since.
 
         Streams that the plan changes are left out, and domains that cannot be listed now.
         """
         wanted = [step for step in steps if "readers" in step.precondition]
         if not wanted:
             return {}
-        configs, readers = await self._list()
+        readers = await self._list()
         found: dict[str, str] = {}
         for step in wanted:
-            known, address = step.precondition["readers"], self._canonicalize(step)
-            for reader in readers.find(configs.get(address, {"name": address.stream})):
+            known = step.precondition["readers"]
+            for reader in sorted(readers.find(self._canonicalize(step))):
                 is_new = reader.stream not in known.get(reader.domain, [reader.stream])
                 is_ours = reader in self._ours or reader.stream.startswith(STAGING_PREFIX)
                 if is_new and not is_ours:
@@ -64,18 +57,17 @@ class NewReaders:
         domain = self._real.get(step.domain, step.domain)
         return Address.of_stream(domain, step.target_address.stream)
 
-    async def _list(self) -> Listing:
+    async def _list(self) -> ReaderIndex:
         """Return a list that began after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._list_next())
         return await asyncio.shield(self._next)
 
-    async def _list_next(self) -> Listing:
+    async def _list_next(self) -> ReaderIndex:
         async with self._one_list:
             self._next = None
             listed = await asyncio.gather(*map(self._list_streams, self._keys))
-        configs = {address: config for part in listed for address, config in part.items()}
-        return Listing(configs, ReaderIndex(configs))
+        return ReaderIndex(chain.from_iterable(part.items() for part in listed))
 
     async def _list_streams(self, key: str) -> dict[Address, Config]:
         """Return the configurations of a domain; none where it cannot be listed."""

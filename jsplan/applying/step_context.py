@@ -170,7 +170,8 @@ class StepContext(StepJournal):
             excess = exceeded_bound(step, live) or await self.deletion_check.describe_excess(
                 step, live
             )
-            replaces = step.op == "transfer.quiesce" or step.address in self._created
+            is_created = step.kind.deletes and step.address in self._created
+            replaces = step.op == "transfer.quiesce" or is_created
             readers = await self._new_readers.find([step] if replaces else [])
         except OFFLINE_ERRORS as error:
             self.lost_domains.setdefault(address.domain, str(error))

@@ -69,7 +69,8 @@ class PreconditionShape(TypedDict, total=False):
     with more consumers of the stream it fails. `wait_until_stable`: the step waits until the
     cluster has moved or scaled this stream. `parent`: the stream of a consumer. `consumers`:
     `created` of the durable consumers, by name, of a stream that is preserved. `readers`: by domain
-    the streams that read one which is deleted or replaced; another one makes the plan stale.
+    the streams that read one which is deleted, replaced or given other messages, over any number of
+    hops; another one makes the plan stale.
     """
 
     fingerprint: Fingerprint

@@ -137,20 +137,33 @@ def stores_republished(config: Config, origin: Config) -> bool:
 
 
 class ReaderIndex:
-    """Streams by the names of what they read."""
+    """Streams by the names of what they read. One may have several configurations."""
 
-    def __init__(self, configs: Mapping[Address, Config]) -> None:
-        self._configs = configs
+    def __init__(self, configs: Iterable[tuple[Address, Config]]) -> None:
+        self._configs: dict[Address, list[Config]] = {}
         self._by_origin: dict[str, list[Address]] = {}
-        for address, config in configs.items():
+        for address, config in configs:
+            self._configs.setdefault(address, []).append(config)
             for name in {origin["name"] for _, origin in list_origins(config)}:
                 self._by_origin.setdefault(name, []).append(address)
 
-    def find(self, origin: Config) -> set[Address]:
-        """Return the streams that read this one, or one of the same name elsewhere."""
-        found = set(self._by_origin.get(origin["name"], ()))
-        if origin.get("republish"):
-            found |= {one for one, c in self._configs.items() if stores_republished(c, origin)}
+    def find(self, stream: Address) -> set[Address]:
+        """Return the streams that read this one, or one of its name, over any number of hops."""
+        found, pending = set[Address](), [stream]
+        while pending:
+            new = self._find_direct(pending.pop()) - found
+            found |= new
+            pending += new
+        return found - {stream}
+
+    def _find_direct(self, stream: Address) -> set[Address]:
+        found = set(self._by_origin.get(stream.stream, ()))
+        for config in self._configs.get(stream, ()):
+            if config.get("republish"):
+                every = self._configs.items()
+                found |= {
+                    a for a, known in every if any(stores_republished(c, config) for c in known)
+                }
         return found
 
 

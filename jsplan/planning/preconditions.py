@@ -6,15 +6,18 @@ what the plan itself changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 from jsplan.address import Address
 from jsplan.documents.plan import Step
 from jsplan.facts.live import get_retention, is_durable
 from jsplan.flows.graph import ReaderIndex
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
-from jsplan.planning.replication.impact import downstream_domains
+from jsplan.planning.replication.arriving_messages import planned_flows
+from jsplan.planning.replication.impact import matters_to_readers
 from jsplan.planning.split_updates import stream_of
+from jsplan.planning.unmanaged import reader_domains
+from jsplan.resources.fields import Config
 
 
 def bound_deletions(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
@@ -59,25 +62,55 @@ def expect_streams(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
 
 
 def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
-    """Write into each step that deletes or replaces a stream which streams read it, by domain.
+    """Write into the first step that changes what readers get which streams read it, by domain.
 
-    Those of domains that could not be listed are not known.
+    Over any number of hops, before the plan or after it. Those of domains that could not be listed
+    are not known.
     """
-    ending = [step for step in steps if step.op in ("stream.delete", "transfer.quiesce")]
-    if not ending:
+    found: dict[Address, Step] = {}
+    begins = planned_flows(inputs, decisions).meeting
+    for step in steps:
+        decision = decisions.get(Address.parse(step.address))
+        if decision is not None and _changes_readers(step, decision, begins):
+            found.setdefault(step.target_address, step)
+    if not found:
         return
-    live, domains = inputs.live, inputs.workspace.domains
-    read = downstream_domains(inputs, decisions) - live.unlisted.keys()
-    listed = [domain for domain in sorted(read) if domains[domain].is_own]
-    readers = ReaderIndex({one.address: one.raw for d in listed for one in live.streams(d)})
-    for step in ending:
-        origin = live.get(step.target_address)
-        if origin is None or Address.parse(step.address) not in decisions:
-            continue
+    read = reader_domains(inputs, decisions) - inputs.live.unlisted.keys()
+    listed = [domain for domain in sorted(read) if inputs.workspace.domains[domain].is_own]
+    readers = ReaderIndex(_list_configs(inputs, decisions, listed))
+    for stream, step in found.items():
         known: dict[str, list[str]] = {domain: [] for domain in listed}
-        for reader in sorted(readers.find(origin.raw)):
-            known[reader.domain].append(reader.stream)
-        step.precondition["readers"] = known
+        for reader in sorted(readers.find(inputs.topology.canonicalize(stream))):
+            known.setdefault(reader.domain, []).append(reader.stream)
+        step.precondition["readers"] = {domain: known[domain] for domain in listed}
+
+
+def _changes_readers(step: Step, decision: ResourceDecision, begins: Container[Address]) -> bool:
+    """Check whether a step deletes or replaces a stream, or changes what its readers get.
+
+    Where it is recreated, the step that deletes it comes before.
+    """
+    if step.op == "transfer.quiesce" or (step.kind.on == "stream" and step.kind.does == "delete"):
+        return True
+    return step.kind.begins_flows and (matters_to_readers(decision) or decision.address in begins)
+
+
+def _list_configs(
+    inputs: PlanInputs, decisions: Decisions, domains: Iterable[str]
+) -> Iterator[tuple[Address, Config]]:
+    """Yield every stream on its server, and those of the plan after it.
+
+    The target of a relocation reads its origin meanwhile.
+    """
+    for domain in domains:
+        yield from ((one.address, one.raw) for one in inputs.live.streams(domain))
+    for address, decision in inputs.touched(decisions).items():
+        stream = inputs.topology.canonicalize(address)
+        if address.is_stream and decision.after is not None:
+            yield stream, decision.after
+        if address.is_stream and decision.relocation is not None:
+            target = inputs.topology.canonicalize(decision.relocation.target)
+            yield target, {"mirror": {"name": decision.relocation.origin.stream}}
 
 
 def _durable_consumers(inputs: PlanInputs, stream: Address) -> dict[str, str]:

@@ -52,9 +52,7 @@ def required_reads(inputs: PlanInputs, decisions: Decisions) -> list[UnmanagedRe
     for decision in decisions.values():
         if decision.reason == ORIGIN_RELOCATED:
             streams.setdefault(decision.address.domain, set()).add(decision.address)
-    all_of = downstream_domains(inputs, decisions)
-    if planned_flows(inputs, decisions).meets_streams:
-        all_of |= inputs.live.reachable
+    all_of = reader_domains(inputs, decisions)
     domains = {domain for domain, found in subjects.items() if found} | streams.keys() | all_of
     return [
         UnmanagedRequest(
@@ -62,6 +60,13 @@ def required_reads(inputs: PlanInputs, decisions: Decisions) -> list[UnmanagedRe
         )
         for d in sorted(domains)
     ]
+
+
+def reader_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
+    """Return the domains of which every stream is read, since it may read what the plan changes."""
+    if planned_flows(inputs, decisions).meeting:
+        return inputs.live.reachable
+    return downstream_domains(inputs, decisions)
 
 
 def written_decisions(decisions: Decisions) -> list[ResourceDecision]:

@@ -54,8 +54,8 @@ def test_steps_share_a_list_that_began_after_they_asked() -> None:
     assert domain.lists == 3
 
 
-def test_steps_that_end_no_stream_list_nothing() -> None:
-    """Only what deletes or replaces a stream needs its readers."""
+def test_steps_without_readers_list_nothing() -> None:
+    """Only what changes what the readers of a stream get needs them."""
 
     async def play() -> SlowDomain:
         domain = SlowDomain()

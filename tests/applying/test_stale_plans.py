@@ -160,3 +160,40 @@ def test_a_reader_created_after_the_plan(how: str, tmp_path: Path, clean_hub_lea
         found = {c.address: [h.code for h in c.hazards] for c in space.plan().resource_changes}
         assert "BREAKS_REPLICATION" in found["hub/stream/M"]
         assert space.apply(allow_hazards=allowed)[1].exit_code == 0
+
+
+A = {"name": "A", "domain": "hub", "subjects": ["a.>"]}
+EXPIRING = A | {"allow_msg_ttl": True, "allow_rollup_hdrs": True, "max_age": "1d"}
+B = {"name": "B", "domain": "hub", "subjects": ["b.>"]}
+C = {"name": "C", "domain": "hub", "sources": [{"name": "B"}]}
+READING = B | {"sources": [{"name": "A"}]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "origins"),
+    [
+        ([A, B], [A, READING], "AB"),
+        ([A, B, C], [A, READING, C], "AC"),
+        ([A], [A, READING], "AB"),
+        ([A, READING, C], [A, READING | replaced("recreate", storage="memory"), C], "AC"),
+        ([EXPIRING, READING], [EXPIRING | {"subject_delete_marker_ttl": "1h"}, READING], "B"),
+    ],
+    ids=["source", "two hops", "created", "recreated", "markers"],
+)
+def test_a_reader_that_gets_what_the_plan_brings(
+    before: list[Any], after: list[Any], origins: str, tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """A plan knows who reads what it changes, over any number of hops, or is refused."""
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    sources = [{"name": name, "external": {"api": "$JS.hub.API"}} for name in origins]
+    allowed = (*PERMITTED, "BREAKS_REPLICATION", "DUPLICATES_MESSAGES")
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        assert space.write(streams=before).apply()[1].exit_code == 0
+        raw.request("a.x", b"x")
+        plan = space.write(streams=after).plan(allow_hazards=allowed)
+        assert not plan.errored, plan.diagnostics
+        raw.api_ok("$JS.leaf.API.STREAM.CREATE.R", {"name": "R", "sources": sources})
+        with pytest.raises(StalePlanError, match="is read by leaf/stream/R"):
+            space.apply_saved(plan, allow_hazards=allowed)
+        assert space.apply(allow_hazards=allowed)[1].exit_code == 0
+        assert left_to_do(space.plan()) == []

@@ -199,9 +199,17 @@ class PlannedFlows:
         }
 
     @property
-    def meets_streams(self) -> bool:
-        """True if something new comes to a stream that others may read or that has messages."""
-        return any(flow.downstream in self.before.nodes for flow in self.fresh)
+    def meeting(self) -> set[Address]:
+        """The streams of the plan that others may read and new flows bring messages.
+
+        They may read one that is new, too, since servers accept a source that does not exist.
+        """
+        known = (
+            flow.downstream
+            for flow in self.fresh
+            if flow.downstream in self.before.nodes or self._count(flow, None) != 0
+        )
+        return {self._inputs.topology.find_declared(stream) for stream in known}
 
     # --- counts -----------------------------------------------------------------------------------
 

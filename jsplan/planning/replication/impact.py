@@ -351,12 +351,22 @@ def continued_sources(entry: Entry) -> set[str]:
 
 
 def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
-    """Return the domains that may have downstream streams of a stream that they depend on.
+    """Return the domains that may have downstream streams of a stream that they depend on."""
+    matters = bool(inputs.backup) or any(
+        map(matters_to_readers, inputs.touched(decisions).values())
+    )
+    return inputs.live.reachable if matters else set()
+
+
+def matters_to_readers(decision: ResourceDecision) -> bool:
+    """Check whether a stream changes what its readers get.
 
     It is deleted, recreated, deletes what they copy, lets it expire with markers, begins to limit
     their acknowledgements, or republishes less.
     """
-    matters = bool(inputs.backup) or any(
+    if decision.live is None or not decision.address.is_stream:
+        return False
+    return (
         decision.replaces
         or decision.deletes
         or decision.relocation is not None
@@ -364,10 +374,7 @@ def downstream_domains(inputs: PlanInputs, decisions: Decisions) -> set[str]:
         or begins_to_queue(decision.before, decision.after)
         or leaves_markers_sooner(decision)
         or republishes_less(decision.before, decision.after or {})
-        for decision in inputs.touched(decisions).values()
-        if decision.live is not None and decision.address.is_stream
     )
-    return inputs.live.reachable if matters else set()
 
 
 def begins_to_queue(before: Config, after: Config | None) -> bool:
