@@ -1,7 +1,8 @@
 """The messages that come to each stream because of a change, beyond those that flow anyway.
 
 A source that is new to the server copies from its start; so does every flow into a stream that is
-created or recreated, and on nats-server 2.15 a source whose origin was recreated. What arrives in a
+created or recreated, and on nats-server 2.15 a source whose origin was recreated. A flow whose
+messages its stream refused before brings what it has not copied. What arrives in a
 stream flows on to those that read it. All numbers are upper bounds (None: unknown), 0 where nothing
 comes.
 """
@@ -30,7 +31,8 @@ class Change(Struct, frozen=True):
     they do not take again what fills the mirror again. `worked_off`: streams that have had more
     messages than they have, since consumers finish them, or they were purged. `causes`: the changed
     streams for the fresh flows into streams that do not change. `refuse_rollups`: streams whose
-    servers refuse rollups unless they are allowed.
+    servers refuse rollups unless they are allowed. `resumed`: those of the fresh flows that
+    continue behind what they have brought, since their stream does not refuse it any more.
     """
 
     before: FlowGraph
@@ -41,18 +43,20 @@ class Change(Struct, frozen=True):
     worked_off: frozenset[Address] = frozenset()
     causes: Mapping[tuple[Address, str], Address] = field(default_factory=dict)
     refuse_rollups: frozenset[Address] = frozenset()
+    resumed: frozenset[tuple[Address, str]] = frozenset()
 
 
 class Arrival(Struct, frozen=True):
     """Messages that come over a flow, of these feeds.
 
-    `causes` are the streams whose change brings them.
+    `causes` are the streams whose change brings them. `is_rest`: it has brought none of them.
     """
 
     flow: Flow
     at_most: Count
     feeds: tuple[Feed, ...]
     causes: frozenset[Address]
+    is_rest: bool = False
 
 
 class Effect(Struct, frozen=True):
@@ -110,13 +114,15 @@ class ArrivalModel:
         counts = [arrival.at_most for arrival in onward]
         causes = frozenset[Address]().union(*(arrival.causes for arrival in onward))
         fresh = (flow.downstream, flow.key)
+        is_rest = all(arrival.is_rest for arrival in onward)
         if fresh in self._change.fresh:
+            is_rest = is_rest and fresh in self._change.resumed
             has = 0 if flow.origin in self._change.emptied else self._change.fresh[fresh]
             counts.append(has)
             if has != 0 or not onward:
                 feeds = self._after.over(flow)
                 causes |= {self._change.causes.get(fresh, flow.downstream)}
-        return Arrival(flow, _add(counts), tuple(dict.fromkeys(feeds)), causes)
+        return Arrival(flow, _add(counts), tuple(dict.fromkeys(feeds)), causes, is_rest)
 
     # --- effects ----------------------------------------------------------------------------------
 
@@ -145,7 +151,7 @@ class ArrivalModel:
             roots = {feed.root for feed in feeds}
             most: list[Count] = []
             again = (stream, arrival.flow.key) in self._change.causes
-            if again or here.shares_messages(feeds):
+            if again or self._beside(arrival, here).shares_messages(feeds):
                 most.append(
                     arrival.at_most
                     if had or kept is None
@@ -167,6 +173,10 @@ class ArrivalModel:
         total = _add(counts)
         return Effect(stream, total, tuple(doubled)) if total != 0 else None
 
+    def _beside(self, arrival: Arrival, here: FeedIndex) -> FeedIndex:
+        """Return what of `here`, the feeds of a stream, may be in an arrival."""
+        return FeedIndex(self._before.beside(arrival.flow)) if arrival.is_rest else here
+
     def pushed_out(self) -> Iterator[Effect]:
         """Yield for each stream what its limits, and rollups, delete of it for what arrives."""
         for stream in self._change.after.nodes:
@@ -186,12 +196,16 @@ class ArrivalModel:
                 yield Effect(stream, most, tuple(arrivals), by_rollup=rolled_up != 0)
 
     def refused(self) -> Iterator[Effect]:
-        """Yield for each stream what it refuses: there the flow stops."""
+        """Yield for each stream what it refuses: there the flow stops.
+
+        What it has refused already does not count.
+        """
         for stream, node in self._change.after.nodes.items():
-            arrivals, limits = self.arrivals(stream), node.config
+            every, limits, resumed = self.arrivals(stream), node.config, self._change.resumed
+            arrivals = [a for a in every if not (a.is_rest and (stream, a.flow.key) in resumed)]
             if not arrivals:
                 continue
-            coming = _add(arrival.at_most for arrival in arrivals)
+            coming = _add(arrival.at_most for arrival in every)
             found = [_add(a.at_most for a in arrivals if self._may_not_fit(a, limits))]
             if stream in self._change.refuse_rollups and not limits.get("allow_rollup_hdrs"):
                 known = (a for a in arrivals if self._may_roll_up(a, unknown=False))
@@ -200,9 +214,9 @@ class ArrivalModel:
             if kept is not None and not kept.is_read:
                 found.append(coming if limits.get("discard", "old") == "new" else 0)
             else:
-                state, size = kept.state if kept is not None else {}, self._bytes_of(arrivals)
+                state, size = kept.state if kept is not None else {}, self._bytes_of(every)
                 found.append(count_without_place(limits, state, coming, size))
-            total = _least(coming, _most(*found))
+            total = _least(_add(arrival.at_most for arrival in arrivals), _most(*found))
             if total != 0:
                 yield Effect(stream, total, tuple(arrivals))
 

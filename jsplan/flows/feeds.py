@@ -45,13 +45,18 @@ class Feeds:
         """
         return self._found.get(stream) or [Feed(stream, ">", ">")]
 
-    def _find(self, stream: Address) -> list[Feed]:
+    def beside(self, flow: Flow) -> list[Feed]:
+        """Return the feeds of the stream of a flow that do not come over it."""
+        return self._find(flow.downstream, without=flow.key)
+
+    def _find(self, stream: Address, without: str | None = None) -> list[Feed]:
         node = self._graph.nodes.get(stream)
         flows = self._graph.flows_into.get(stream, ())
         own = (node.config.get("subjects") or ()) if node is not None else ()
         found = [Feed(stream, subject, subject) for subject in own]
         for flow in flows:
-            found += self.over(flow)
+            if flow.key != without:
+                found += self.over(flow)
         return _shorten((*found, *self._kept.get(stream, ())))
 
     def over(self, flow: Flow) -> list[Feed]:

@@ -19,6 +19,7 @@ from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Hazards
+from jsplan.planning.replication.closed_streams import list_resumed
 from jsplan.planning.replication.impact import continued_sources, copies_again
 from jsplan.planning.replication.republished import share_connection
 from jsplan.resources.nested import origin_key
@@ -61,6 +62,10 @@ class PlannedFlows:
         self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
         self._copied_again = {(f.downstream, f.key): f for f in self._find_copied_again()}
         self.fresh += self._copied_again.values()
+        begun = {(flow.downstream, flow.key) for flow in self.fresh}
+        resumed = [f for f in self._find_resumed() if (f.downstream, f.key) not in begun]
+        self._resumed = frozenset((flow.downstream, flow.key) for flow in resumed)
+        self.fresh += resumed
 
     def decision(self, stream: Address) -> ResourceDecision | None:
         """Return the decision about a stream of the graphs."""
@@ -133,6 +138,14 @@ class PlannedFlows:
                 is_known = stream not in self.emptied and (flow.kind, flow.key) in known
                 if not is_known or self._starts_again(flow):
                     yield flow
+
+    def _find_resumed(self) -> Iterator[Flow]:
+        """Yield the flows that bring what their stream may have refused until then."""
+        for stream, flows in self.after.flows_into.items():
+            decision = self.decision(stream)
+            if decision is not None and not decision.is_untouched:
+                keys = {origin_key(flow) for flow in list_resumed(self._inputs, decision)}
+                yield from (flow for flow in flows if flow.kind != "republish" and flow.key in keys)
 
     def _find_copied_again(self) -> Iterator[Flow]:
         """Yield the flows from preserved and restored streams that begin again."""
@@ -233,6 +246,7 @@ class PlannedFlows:
                 recreated=again or flow.downstream in self.emptied,
                 start_seq=flow.config.get("opt_start_seq") or 0,
                 start_time=flow.config.get("opt_start_time") or "",
+                mirror=flow.kind == "mirror" and (flow.downstream, flow.key) in self._resumed,
             )
 
     def _is_counted(self, flow: Flow) -> bool:
@@ -244,7 +258,8 @@ class PlannedFlows:
             return False  # it is in the backup
         had = self.before.nodes.get(flow.downstream)
         continues = had is not None and had.messages and flow.downstream not in self.emptied
-        return _is_partial(flow) or (flow.kind == "source" and bool(continues))
+        is_rest = flow.kind == "source" or (flow.downstream, flow.key) in self._resumed
+        return _is_partial(flow) or (is_rest and bool(continues))
 
     def build_change(self, arriving: Arriving | None) -> Change:
         """Return the change for the model, with the answers to `list_counts`; None: not asked."""
@@ -258,6 +273,7 @@ class PlannedFlows:
             self.worked_off,
             {key: flow.origin for key, flow in self._copied_again.items()},
             frozenset(filter(self._refuses_rollups, self.after.nodes)),
+            self._resumed,
         )
 
     def _refuses_rollups(self, stream: Address) -> bool:

@@ -1,15 +1,16 @@
-"""Streams that begin to refuse what their mirror or sources bring: there these flows stop.
+"""Streams that begin to refuse what their mirror or sources bring, or take it again.
 
-One that no longer allows rollups does so before nats-server 2.14.
+There these flows stop, and resume. Before nats-server 2.14 a stream that allows no rollups refuses
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.flows.graph import StreamNode, list_origins
-from jsplan.flows.refusals import count_without_place, limit_of, may_have_larger
+from jsplan.flows.refusals import count_without_place, is_full, limit_of, may_have_larger
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.replication.impact import origin_of
 from jsplan.resources.nested import origin_key
@@ -39,6 +40,47 @@ def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Con
     if rollups == [True, False] and inputs.level(decision.address) < ROLLUP_MIRROR_LEVEL:
         found += [f for f in flows if f not in found and _may_roll_up(inputs, decision, f)]
     return found
+
+
+def list_resumed(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Config]:
+    """Return the mirrors and sources whose messages a stream may have refused, and takes then."""
+    live = decision.live
+    if live is None or not decision.writes or decision.loses_content:
+        return []
+    before, after = decision.before, decision.planned
+    known = {origin_key(flow) for _, flow in list_origins(before)}
+    flows = [flow for _, flow in list_origins(after) if origin_key(flow) in known]
+    if _gets_place(before, after, live.state) or (
+        before.get("allow_msg_counter") and not after.get("allow_msg_counter")
+    ):
+        return flows
+    found = []
+    size, later = (limit_of(config, "max_msg_size") for config in (before, after))
+    if size and not 0 < later <= size:
+        found += [flow for flow in flows if _may_be_larger(inputs, decision, flow, size)]
+    rollups = [bool(config.get("allow_rollup_hdrs")) for config in (before, after)]
+    if rollups == [False, True] and inputs.level(decision.address) < ROLLUP_MIRROR_LEVEL:
+        found += [f for f in flows if f not in found and _may_roll_up(inputs, decision, f)]
+    return found
+
+
+def _gets_place(before: Config, after: Config, state: Mapping[str, Any]) -> bool:
+    """Check whether a stream that may be full has place after a change of its limits."""
+    if all(before.get(name) == after.get(name) for name in (*_PLACE_FIELDS, "max_age")):
+        return False
+    expires = before.get("max_age") != after.get("max_age")
+    was_full = count_without_place(before, state, 1, None) != 0
+    return was_full and (expires or not is_full(after, state, 0))
+
+
+#: The fields that decide whether a stream has place.
+_PLACE_FIELDS: Final = (
+    "discard",
+    "max_msgs",
+    "max_bytes",
+    "max_msgs_per_subject",
+    "discard_new_per_subject",
+)
 
 
 def _is_full(config: Config, state: Mapping[str, Any]) -> bool:
