@@ -40,7 +40,7 @@ from backfill_strategies import whole_by_auto
 from cpu_time import PROGRAMS
 
 from jsplan.backfill.copier import Copier
-from jsplan.backfill.copy_origin import load_origin
+from jsplan.backfill.origin_reader import load_origin
 from jsplan.backfill.protocol import RawConnection, publish
 from jsplan.backfill.spark_runner import SparkRunner
 from jsplan.backfill.tasks import staging_streams

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from backfill_bench import Bench
 
 from jsplan.backfill.copier import Copier
-from jsplan.backfill.copy_origin import load_origin
+from jsplan.backfill.origin_reader import load_origin
 from jsplan.backfill.protocol import RawConnection, publish
 from jsplan.backfill.protocol.stream_info import request_api
 from jsplan.backfill.tasks.partitioning import TransformSpec

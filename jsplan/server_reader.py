@@ -41,9 +41,8 @@ from jsplan.planning.transfer.contents import (
     unmoved_buckets,
     without_unplanned,
 )
-from jsplan.planning.transfer.entries import relocation_reads
+from jsplan.planning.transfer.entries import relocation_reads, select_stage
 from jsplan.planning.transfer.positions import list_reset_times
-from jsplan.planning.transfer.stages import select_stage
 from jsplan.planning.unmanaged import reader_domains
 from jsplan.planning.unmanaged import required_reads as unmanaged_reads
 from jsplan.units import count_text

@@ -1,20 +1,32 @@
-"""Check of all preconditions before the first write. The executor checks each again."""
+"""Check of all preconditions before the first write. The executor checks each again.
+
+The domains of a plan and their objects must be as planned. A stream that the plan does not know
+must not read what a step changes, over any number of hops: the plan counted nothing for it, and
+what a new source or a recreated stream brings comes to it, too.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any, Final
 
 from msgspec import Struct, field
 
-from jsplan.address import Address
-from jsplan.applying.new_readers import NewReaders
+from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.recheck_deletions import DeletionCheck
+from jsplan.config.model import Domain
 from jsplan.documents.plan import Plan, Step
-from jsplan.errors import OFFLINE_ERRORS
-from jsplan.facts.live import Live, LiveObject, get_retention, is_durable
+from jsplan.errors import OFFLINE_ERRORS, ApiError, ConnectError, StalePlanError, UsageError
+from jsplan.facts.domains import DuplicateServerCheck, identify_domains
+from jsplan.facts.live import DomainFacts, Live, LiveObject, get_retention, is_durable
 from jsplan.facts.reader import read_into, run_parallel
-from jsplan.jetstream import DomainApi
+from jsplan.flows.graph import ReaderIndex
+from jsplan.jetstream import DomainApi, Pool
+from jsplan.planning.guards import is_same_server, server_label
+from jsplan.resources.fields import Config
 from jsplan.units import count_text
 
 
@@ -203,3 +215,146 @@ def is_scaled_with_stream(live: LiveObject | None, planned: str, replicas: int |
         return False
     before = (live.raw | {"num_replicas": n} for n in range(1, MAX_REPLICAS + 1))
     return any(live.with_raw(config).fingerprint == planned for config in before)
+
+
+async def open_domains(
+    pool: Pool, plan: Plan, declared: Mapping[str, Domain], known: frozenset[str]
+) -> tuple[dict[str, DomainApi], dict[str, str]]:
+    """Open the APIs of the plan's domains; return them, and the reasons of offline domains.
+
+    `declared` are the domains of the files, `known` those that answered an apply before.
+    """
+    touched = {
+        key for step in plan.steps if step.op != "state.forget" for key in step.required_domains
+    }
+    domains = {key: d for key, d in declared.items() if key in touched}
+    if missing := sorted(touched - domains.keys()):
+        raise UsageError(
+            f"the plan touches domain {missing[0]}, which the files no longer declare",
+            hint="Plan again.",
+        )
+    await pool.open(domain.connection for domain in domains.values())
+    async with DuplicateServerCheck() as witnesses:
+        found = await identify_domains(pool, domains.values(), declared, known, witnesses)
+        await witnesses.require_single_servers()
+    _require_same_servers(plan, found)
+    apis = {facts.key: pool.api(domains[facts.key]) for facts in found if facts.reachable}
+    if touched and not apis:
+        raise _no_domain_error(found[0].reason)
+    return apis, {facts.key: facts.reason for facts in found if not facts.reachable}
+
+
+async def require_as_planned(
+    plan: Plan, apis: dict[str, DomainApi], lost: dict[str, str]
+) -> dict[Address, LiveObject]:
+    """Raise StalePlanError for changed objects. Domains that are lost move to `lost`.
+
+    Returns the objects that the plan only takes into state.
+    """
+    try:
+        found = await find_changes(plan, apis)
+    except ApiError as error:
+        raise ConnectError(f"{error}. Nothing was changed", hint=error.hint) from None
+    if stale := found.stale:
+        names = ", ".join(stale[:10]) + (f" and {len(stale) - 10} more" if len(stale) > 10 else "")
+        raise StalePlanError(
+            f"no longer as planned: {names}. Nothing was changed",
+            hint="Another process changed them. Plan again and look.",
+        )
+    for key, reason in found.lost.items():
+        del apis[key]
+        lost[key] = reason
+    if found.lost and not apis:
+        raise _no_domain_error(next(iter(found.lost.values())))
+    return found.imports
+
+
+def _require_same_servers(plan: Plan, found: Iterable[DomainFacts]) -> None:
+    """Raise StalePlanError if a domain is on another server than when it was planned."""
+    for facts in found:
+        planned = (plan.domains.get(facts.key) or {}).get("server") or {}
+        if not is_same_server(planned, facts.server):
+            raise StalePlanError(
+                f"domain {facts.key} was {server_label(planned)} when planned"
+                f" and is {server_label(facts.server)} now. Nothing was changed",
+                hint="Check the connection, then plan again.",
+            )
+
+
+def _no_domain_error(reason: str) -> ConnectError:
+    return ConnectError(
+        f"no domain of the plan can be reached: {reason}",
+        hint="Nothing was changed. Apply it again when they are back.",
+    )
+
+
+class NewReaders:
+    """Finds streams that read what a step changes, and were created since the plan.
+
+    The streams are listed again for each step, before it writes. Steps that ask while they are
+    being listed share the next list, so that none gets one that began before it asked.
+    """
+
+    def __init__(self, plan: Plan, apis: Mapping[str, DomainApi]) -> None:
+        self._plan, self._apis = plan, apis
+        self._real = {key: api.domain.same_as or key for key, api in apis.items()}
+        self._ours = {self._canonicalize(step) for step in plan.steps}
+        known = (step.precondition.get("readers", ()) for step in plan.steps)
+        self._keys = sorted({key for keys in known for key in keys})
+        self._one_list = asyncio.Lock()
+        self._next: asyncio.Task[ReaderIndex] | None = None
+
+    async def find(self, steps: Iterable[Step]) -> dict[str, str]:
+        """Describe by step id a stream that reads what the step changes, and was created since.
+
+        Streams that the plan changes are left out, and domains that cannot be listed now.
+        """
+        wanted = [step for step in steps if "readers" in step.precondition]
+        if not wanted:
+            return {}
+        readers = await self._list()
+        found: dict[str, str] = {}
+        for step in wanted:
+            known = step.precondition["readers"]
+            for reader in sorted(readers.find(self._canonicalize(step))):
+                is_new = reader.stream not in known.get(reader.domain, [reader.stream])
+                is_ours = reader in self._ours or reader.stream.startswith(STAGING_PREFIX)
+                if is_new and not is_ours:
+                    found[step.id] = f"is read by {reader} now, which the plan does not know"
+        return found
+
+    def _canonicalize(self, step: Step) -> Address:
+        domain = self._real.get(step.domain, step.domain)
+        return Address.of_stream(domain, step.target_address.stream)
+
+    async def _list(self) -> ReaderIndex:
+        """Return a list that began after this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._list_next())
+        return await asyncio.shield(self._next)
+
+    async def _list_next(self) -> ReaderIndex:
+        async with self._one_list:
+            self._next = None
+            listed = await asyncio.gather(*map(self._list_streams, self._keys))
+        return ReaderIndex(chain.from_iterable(part.items() for part in listed))
+
+    async def _list_streams(self, key: str) -> dict[Address, Config]:
+        """Return the configurations of a domain; none where it cannot be listed."""
+        if (api := self._find_api(key)) is None:
+            return {}
+        with contextlib.suppress(ApiError):
+            infos, _ = await api.streams()
+            return {Address.of_stream(key, i["config"]["name"]): i["config"] for i in infos}
+        return {}
+
+    def _find_api(self, key: str) -> DomainApi | None:
+        """Return the API of a domain that the plan read, also if no step touches it."""
+        domains = self._plan.domains
+        planned = domains.get(key) or {}
+        near = (
+            api.behind(planned.get("api_prefix"))
+            for other, api in self._apis.items()
+            if (domains.get(other) or {}).get("connection") == planned.get("connection")
+        )
+        return self._apis.get(key) or next(near, None)

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from jsplan.address import Address, compress_names
 from jsplan.applying.executor import INTERRUPTED, Execution
-from jsplan.applying.verify_write import describe_unkept, unkept_fields
+from jsplan.applying.step_journal import describe_unkept, unkept_fields
 from jsplan.config.model import Domain
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step

@@ -1,4 +1,4 @@
-"""A saved plan: its checks against the workspace and state, and its deferred steps.
+"""A saved plan: its checks against workspace and state, and what state keeps of it.
 
 State has the deferred steps by the plan's id, so neither the plan's serial nor the file's age
 matters. What makes a step safe is its fingerprint, which is checked before every write. Op,
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.applying.contents import find_content
-from jsplan.config.model import ContentFile, Workspace
+from jsplan.config.model import ContentFile, Domain, Workspace
 from jsplan.documents.apply import StepResult
 from jsplan.documents.plan import Plan, Step
 from jsplan.documents.step_kinds import StepKind
@@ -25,7 +25,8 @@ from jsplan.planning.hazard_permissions import is_permitted
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.pauses import PAUSE
 from jsplan.resources.kv_entry import VALUE
-from jsplan.state import State
+from jsplan.state import Backend, State
+from jsplan.state.document import former_names
 from jsplan.units import count_text
 
 
@@ -316,3 +317,45 @@ def _check_params(step: Step, address: Address) -> Iterator[str]:
             or Address.parse(restored["address"]).parent != address
         ):
             yield f"consumer {name} would be restored under another name"
+
+
+def record_owner(backend: Backend, state: State, plan: Plan) -> None:
+    """Store the id that the steps write into metadata, before the first step."""
+    owner = str(plan.options.get("owner") or "").rpartition("/")[2]
+    if owner and state.ownership.get("id") != owner:
+        backend.append(state, {"ownership": {"id": owner}})
+
+
+def record_servers(
+    backend: Backend, state: State, plan: Plan, domains: Mapping[str, Domain]
+) -> None:
+    """Store which server answered, and when (`seen`), for the limits of offline domains.
+
+    Store the last sequences of its managed streams too, which show what a server loses.
+    """
+    for key, facts in plan.domains.items():
+        domain = domains.get(key)
+        if domain is None:  # no step touches it, and the files no longer declare it
+            continue
+        known = state.domains.get(key, {})
+        server = (facts["server"] or known) | {"js_domain": domain.js_domain}
+        former = [n for n in former_names(known) if n != domain.js_domain]
+        server |= {"former": former} if former else {}
+        server["seen"] = max(plan.timestamp if facts["reachable"] else "", known.get("seen", ""))
+        if server != known and server["seen"]:
+            backend.append(state, {"domain": {"key": key, "server": server}})
+        if facts.get("last_seqs"):
+            backend.append(state, {"last_seqs": facts["last_seqs"]})
+
+
+def record_deferred(
+    backend: Backend,
+    state: State,
+    plan: Plan,
+    results: list[StepResult],
+    offline: Collection[str],
+) -> None:
+    """Store the steps that `apply --deferred` will run, also if there are none any more."""
+    deferred = deferred_steps(plan, results, offline)
+    if deferred or any(entry["plan"] == plan.id for entry in state.deferred):
+        backend.append(state, {"deferred": {"plan": plan.id, "steps": deferred}})

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from jsplan.address import Address
-from jsplan.applying.new_readers import NewReaders
 from jsplan.applying.preconditions import (
+    NewReaders,
     exceeded_bound,
     has_no_consumers,
     is_scaled_with_stream,
@@ -28,10 +28,11 @@ from jsplan.applying.step_journal import (
     StepNotStarted,
     check_record,
     closing_lines,
+    describe_unkept,
     gone_error,
     removal_lines,
+    unkept_fields,
 )
-from jsplan.applying.verify_write import describe_unkept, unkept_fields
 from jsplan.config.model import ContentFile
 from jsplan.documents.plan import Step
 from jsplan.errors import (

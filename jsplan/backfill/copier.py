@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from msgspec.structs import replace
 
-from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.endpoints import require_same_stream
+from jsplan.backfill.origin_reader import CopyOrigin
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.pending_ranges import PendingRanges, split_by_budget
 from jsplan.backfill.ranges import require_valid_target

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from jsplan.backfill.protocol.arrow_split import get_buffers
+from jsplan.backfill.protocol.columns import get_buffers
 from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_rows, format_numbers
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.resources.source_header import KEPT_PREFIX, ORIGIN_HEADER

@@ -40,7 +40,7 @@ from jsplan.planning.backfill.model import SeqRange, merge_ranges
 if TYPE_CHECKING:
     from collections.abc import Awaitable
 
-    from jsplan.backfill.copy_origin import CopyOrigin
+    from jsplan.backfill.origin_reader import CopyOrigin
     from jsplan.backfill.run_context import RunContext
     from jsplan.backfill.tasks.partitioning import TransformSpec
     from jsplan.context import Context

@@ -12,8 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from jsplan.backfill.copy_origin import CopyOrigin
-from jsplan.backfill.origin_reader import fetch_time
+from jsplan.backfill.origin_reader import CopyOrigin, fetch_time
 from jsplan.backfill.pending_ranges import PendingRanges
 from jsplan.backfill.retry import gather_limited
 from jsplan.backfill.seq_ranges import intersect, subtract

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from jsplan.backfill.copy_origin import CopyOrigin, load_origin
+from jsplan.backfill.origin_reader import CopyOrigin, load_origin
 from jsplan.backfill.pending import PendingScan, scan_pending
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.origin_task import read_messages

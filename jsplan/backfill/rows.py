@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from jsplan.backfill.message_schema import contains_bytes, neutralize_headers, parse_times
 from jsplan.backfill.protocol import read
-from jsplan.backfill.protocol.arrow_split import get_buffers, group_rows
+from jsplan.backfill.protocol.columns import get_buffers, group_rows
 from jsplan.backfill.protocol.frames import BYTES, concat_rows
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.backfill.seq_arrays import SeqArray

@@ -10,10 +10,10 @@ from msgspec import to_builtins
 
 from jsplan.address import Address
 from jsplan.backfill.copier import Copier
-from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
 from jsplan.backfill.endpoints import export_endpoints
 from jsplan.backfill.entry import is_joint_copy, reads_archive, resolve_entry
 from jsplan.backfill.options import BackfillOptions
+from jsplan.backfill.origin_reader import CopyOrigin, load_origin, require_distinct
 from jsplan.backfill.parquet_export import ParquetExport
 from jsplan.backfill.ranges import find_offline_domains, load_ranges
 from jsplan.backfill.run_context import RunContext

@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from jsplan.address import BACKFILL_INCOMPLETE, PARKING_PREFIX
 from jsplan.backfill.compare_rows import compare_rows
-from jsplan.backfill.copy_origin import CopyOrigin
 from jsplan.backfill.endpoints import Endpoints, require_same_stream
-from jsplan.backfill.origin_reader import StreamReader
+from jsplan.backfill.origin_reader import CopyOrigin, StreamReader
 from jsplan.backfill.run_context import RunContext
 from jsplan.backfill.seq_ranges import count_sequences, intersect
 from jsplan.backfill.tasks.staging_streams import await_stream_info, require_stream_info

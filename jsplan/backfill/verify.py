@@ -15,10 +15,10 @@ from typing import Any, Final
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
-from jsplan.backfill.copy_origin import CopyOrigin, load_origin, require_distinct
 from jsplan.backfill.endpoints import Endpoints, export_endpoints, require_same_stream
 from jsplan.backfill.entry import has_transforms, is_joint_copy, reads_archive, resolve_entry
 from jsplan.backfill.options import VerifyOptions
+from jsplan.backfill.origin_reader import CopyOrigin, load_origin, require_distinct
 from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.manifest import Archive
 from jsplan.backfill.pending import PendingScan

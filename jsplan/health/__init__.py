@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from jsplan.facts.live import LiveObject
-from jsplan.health.assessment import Assessment, assess
+from jsplan.health.assessment import Assessment, assess, build_replication_element
 from jsplan.health.losses import NOTHING_KNOWN, SINCE_CHECK, LastApplied, find_losses
 from jsplan.health.replicas import (
     describe_cluster,
     find_replica_breach,
     missing_servers_breach,
 )
-from jsplan.health.report import build_replication_element
 from jsplan.health.thresholds import Breach, find_exceeded_thresholds
 
 __all__ = [

@@ -1,12 +1,13 @@
 """Resolves the settings and account of a connection: of files, a `nats` context, `NATS_*`.
 
-Asks no server.
+Reads the files of credentials and keys that they name. Asks no server.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,12 @@ from jsplan.config.secret_fields import is_content
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
 from jsplan.jetstream.context_files import Reference, read_context, read_selected_context
-from jsplan.jetstream.key_files import parse_creds, parse_seed
 from jsplan.secrets import redact_url
 from jsplan.units import SECOND
 
+_JWT: Final = re.compile(rb"BEGIN NATS USER JWT-+\s+(\S+)")
+_SEED: Final = re.compile(rb"BEGIN USER NKEY SEED-+\s+(\S+)")
+_SEED_LINE: Final = re.compile(rb"^\s*(SU\S*)\s*$", re.MULTILINE)
 DEFAULT_URL = "nats://127.0.0.1:4222"
 DEFAULT_PORT: Final = 4222
 #: The environment variable with the servers that a workspace may name: `HOST` or `HOST:PORT`.
@@ -284,3 +287,19 @@ def decode_claims(jwt: str) -> dict[str, Any] | None:
     except (IndexError, ValueError, binascii.Error):
         return None
     return claims if isinstance(claims, dict) else None
+
+
+def parse_creds(content: bytes) -> tuple[str, str]:
+    """Return the user JWT and the seed. Raises ValueError, which says what is missing."""
+    jwt, seed = _JWT.search(content), _SEED.search(content)
+    if jwt is None or seed is None:
+        raise ValueError("holds no user JWT with its seed")
+    return jwt[1].decode(errors="replace"), seed[1].decode(errors="replace")
+
+
+def parse_seed(content: bytes) -> str:
+    """Return the seed of a user: a line of its own. Raises ValueError."""
+    seed = _SEED_LINE.search(content)
+    if seed is None:
+        raise ValueError("holds no seed of a user")
+    return seed[1].decode(errors="replace")

@@ -9,8 +9,7 @@ from urllib.parse import ParseResult, SplitResult, unquote
 
 from jsplan.disk import MEGABYTE, read_regular
 from jsplan.errors import ConnectError
-from jsplan.jetstream.contexts import ConnectionSettings
-from jsplan.jetstream.key_files import parse_creds, parse_seed
+from jsplan.jetstream.contexts import ConnectionSettings, parse_creds, parse_seed
 
 if TYPE_CHECKING:
     import nkeys  # type: ignore[import-untyped]  # it has no stubs

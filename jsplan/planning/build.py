@@ -74,10 +74,9 @@ from jsplan.planning.transfer.decisions import (
     decide_relocations,
 )
 from jsplan.planning.transfer.downstream import plan_relocated_sources
-from jsplan.planning.transfer.entries import deferral_reasons
+from jsplan.planning.transfer.entries import deferral_reasons, limit_changes
 from jsplan.planning.transfer.hazards import preserve_obstacle
 from jsplan.planning.transfer.positions import check_resets
-from jsplan.planning.transfer.stages import limit_changes
 from jsplan.resources.fields import Config
 from jsplan.units import format_timestamp
 

@@ -58,7 +58,7 @@ from jsplan.planning.state_records import (
 )
 from jsplan.planning.transfer.consumers import params, request_with_pause, with_pause
 from jsplan.planning.transfer.decisions import RELOCATION_WAITS
-from jsplan.planning.transfer.stages import limit_drafts
+from jsplan.planning.transfer.entries import limit_drafts
 from jsplan.planning.transfer.steps import (
     draft_release,
     draft_staging_cleanup,

@@ -16,7 +16,7 @@ from jsplan.config.model import Connection, Domain
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.lock import LockInfo
 from jsplan.errors import ApiError, ConnectError, StateError
-from jsplan.state import journal
+from jsplan.state import document
 from jsplan.state.backend import WaitReporter
 from jsplan.state.bucket import Bucket, KeyRevision, RevisionConflict
 from jsplan.state.document import State
@@ -121,7 +121,7 @@ class KvBackend:
                     return None
             raise
         where = f"{self.location}, its journal"
-        journal.replay(state, data, where, self._damaged_hint, without)
+        document.replay(state, data, where, self._damaged_hint, without)
         self._has_unfolded_journal = bool(segments)
         return state
 
@@ -225,14 +225,14 @@ class KvBackend:
         await self._remove_journals()
         state.begin_session()
         self._serial, self._segments = state.serial, 0
-        self.append(state, journal.session_line(state))
+        self.append(state, document.session_line(state))
         await self.flush()
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
         """Apply changes in memory and send their lines. Lines of one moment share a message."""
         if self._failure is not None:
             raise self._failure
-        lines = journal.encode_lines(changes)
+        lines = document.encode_lines(changes)
         for change in changes:
             state.apply_change(change)
         self._unsent += lines

@@ -22,7 +22,7 @@ from jsplan.documents.base import DocumentError, dumps, parse, plain
 from jsplan.documents.lock import LockInfo
 from jsplan.documents.reading import decode
 from jsplan.errors import StateError, StateLockedError
-from jsplan.state import files, journal
+from jsplan.state import document, files
 from jsplan.state.backend import WaitReporter, is_holder_dead
 from jsplan.state.document import DAMAGED_HINT, State
 from jsplan.units import SECOND
@@ -77,7 +77,7 @@ class LocalBackend:
             state, lines = self._read_document(without), self._read_journal()
             if self._document_identity() == seen:
                 where = str(self._path_with_suffix(".journal"))
-                journal.replay(state, lines, where, DAMAGED_HINT, without)
+                document.replay(state, lines, where, DAMAGED_HINT, without)
                 return state
         raise StateError(
             f"{self.location} changes faster than it can be read",
@@ -138,12 +138,12 @@ class LocalBackend:
             self._journal = files.create_private(self._path_with_suffix(".journal"))
         except OSError as error:
             raise self._journal_error(error) from None
-        self.append(state, journal.session_line(state))
+        self.append(state, document.session_line(state))
 
     def append(self, state: State, *changes: dict[str, Any]) -> None:
         """Apply changes in memory and in the journal. Only `sync` makes them durable."""
         assert self._journal is not None, "start() comes first"
-        lines = journal.encode_lines(changes)
+        lines = document.encode_lines(changes)
         for change in changes:
             state.apply_change(change)
         try:
@@ -214,7 +214,7 @@ class LocalBackend:
         """Remove a journal that was written for a later document."""
         with contextlib.suppress(FileNotFoundError):
             with open_regular(self._path_with_suffix(".journal")) as file:
-                first = journal.parse_serial(file.readline())
+                first = document.parse_serial(file.readline())
             if first is None or first > state.serial:
                 self._path_with_suffix(".journal").unlink()
 

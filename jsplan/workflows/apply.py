@@ -12,13 +12,16 @@ from pathlib import Path
 from jsplan.address import Address
 from jsplan.applying.backup_before_delete import BackupBeforeDelete
 from jsplan.applying.executor import Execution
-from jsplan.applying.open_domains import open_domains, require_as_planned
 from jsplan.applying.operations import Operation
+from jsplan.applying.preconditions import open_domains, require_as_planned
 from jsplan.applying.result import build_result, summarize_execution
 from jsplan.applying.rollout import Wave, require_known_terms, run_in_waves, split_into_waves
 from jsplan.applying.saved_plan import (
     contents_of,
     mark_allowed,
+    record_deferred,
+    record_owner,
+    record_servers,
     require_consistent_steps,
     require_planned_contents,
     require_same_workspace,
@@ -26,7 +29,6 @@ from jsplan.applying.saved_plan import (
     resume_plan,
     unplanned_note,
 )
-from jsplan.applying.session_records import record_deferred, record_owner, record_servers
 from jsplan.backfill.apply_hook import require_runnable, run_planned_backfills
 from jsplan.backfill.ranges import collect_planned_ranges, require_unchanged_origins
 from jsplan.backfill.snapshot_creates import SnapshotCreates

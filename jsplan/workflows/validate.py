@@ -1,9 +1,10 @@
-"""validate: the files only, never the network."""
+"""validate and graph: the files only, never the network."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from pathlib import Path
 
 from msgspec.structs import replace
 
@@ -11,10 +12,13 @@ from jsplan.config import load
 from jsplan.config.model import LoadOptions, Workspace
 from jsplan.diagnostics import Diagnostic
 from jsplan.disk import is_file
+from jsplan.documents.graph import Graph
 from jsplan.errors import ConfigError
 from jsplan.resources.server_features import NEWEST_LEVEL, SERVER_VERSIONS, find_level
 from jsplan.topology import Topology, build_topology
+from jsplan.topology.graph_document import build_declared_graph, build_planned_graph
 from jsplan.topology.overlaps import check_declared_subjects
+from jsplan.workflows.plan import load_plan
 
 
 def validate(options: LoadOptions, server_version: str | None = None) -> Workspace:
@@ -71,3 +75,13 @@ def require_valid(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
     if any(d.severity == "error" for d in found):
         raise ConfigError(found)
     return found
+
+
+def build_workspace_graph(options: LoadOptions, targets: Collection[str] = ()) -> Graph:
+    """Build the graph of the files. Raises ConfigError, and UsageError for an unknown target."""
+    return build_declared_graph(validate(options), targets)
+
+
+def build_plan_graph(path: Path, targets: Collection[str] = ()) -> Graph:
+    """Build the graph of a saved plan. Raises DocumentError, UsageError for an unknown target."""
+    return build_planned_graph(load_plan(path), targets)

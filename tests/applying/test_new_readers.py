@@ -6,7 +6,7 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
-from jsplan.applying.new_readers import NewReaders
+from jsplan.applying.preconditions import NewReaders
 from jsplan.documents.plan import Plan, Step
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jsplan.backfill.protocol.arrow_split import (
+from jsplan.backfill.protocol.columns import (
     cut_columns,
     find_byte,
     find_tails,

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nats.protocol.parser import Parser
 
+from jsplan.backfill.protocol.columns import find_invalid_row
 from jsplan.backfill.protocol.frames import (
     BYTES,
     MAX_LINE_BYTES,
@@ -29,7 +30,6 @@ from jsplan.backfill.protocol.frames import (
     scan_small_frames,
 )
 from jsplan.backfill.protocol.publisher import CHUNK_BYTES, CHUNK_MESSAGES, split_chunks
-from jsplan.backfill.protocol.row_check import find_invalid_row
 
 SUBJECTS = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Z"]), min_size=1, max_size=12

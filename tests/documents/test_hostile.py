@@ -26,7 +26,7 @@ from jsplan.history import with_changes
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
 from jsplan.planning.backfill.entries import list_past_copies
 from jsplan.render import plan_html, plan_markdown, plan_text
-from jsplan.state import State, journal
+from jsplan.state import State, document
 from jsplan.state.bucket import KeyRevision
 from jsplan.state.lease import parse_holder
 from jsplan.state.parts import PartsHead, join_parts, read_head
@@ -78,7 +78,7 @@ def read_parts(data: bytes, _: Path) -> None:
 def read_journal(data: bytes, _: Path) -> None:
     found = State("shop", None)
     lines = orjson.loads(data)
-    journal.replay(
+    document.replay(
         found,
         b"\n".join(orjson.dumps(line) for line in (lines if isinstance(lines, list) else [lines]))
         + b"\n",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from jsplan.config.model import LoadOptions
-from jsplan.workflows.graph import build_workspace_graph
+from jsplan.workflows.validate import build_workspace_graph
 
 if TYPE_CHECKING:
     from pathlib import Path

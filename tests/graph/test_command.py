@@ -12,9 +12,9 @@ import pytest
 
 from jsplan.cli.main import main
 from jsplan.documents.base import dumps
-from jsplan.workflows.graph import build_plan_graph
 from jsplan.workflows.plan import save_plan
 from jsplan.workflows.schemas import schemas
+from jsplan.workflows.validate import build_plan_graph
 from tests.graph.support import STORES, write_workspace
 from tests.support.workspaces import hub_leaf_space
 

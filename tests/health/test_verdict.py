@@ -10,8 +10,12 @@ from jsplan.address import Address
 from jsplan.facts.replication.flows import Flow
 from jsplan.facts.replication.samples import OriginSample, ReplicationSample
 from jsplan.health import assess
-from jsplan.health.assessment import MIN_SAMPLES, STALLED_AFTER, is_in_sync
-from jsplan.health.report import build_replication_element
+from jsplan.health.assessment import (
+    MIN_SAMPLES,
+    STALLED_AFTER,
+    build_replication_element,
+    is_in_sync,
+)
 from jsplan.units import SECOND
 
 ORIGIN = OriginSample("2026-01-01T00:00:00Z", 1, 100, 100, "2026-01-01T00:00:01Z", workqueue=False)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address
 from jsplan.applying.step_context import StepContext
-from jsplan.applying.step_journal import gone_error
+from jsplan.applying.step_journal import gone_error, require_kept, unkept_fields
 from jsplan.applying.transfer.hold import Recorded, own_pause, resume_consumers
 from jsplan.applying.transfer.record import (
     TransferRecord,
@@ -24,7 +24,6 @@ from jsplan.applying.transfer.record import (
     update_record,
     wait_until_ready,
 )
-from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import position_of

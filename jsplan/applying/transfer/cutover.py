@@ -17,6 +17,7 @@ from jsplan.applying.replicated_streams import (
     with_resume_positions,
 )
 from jsplan.applying.step_context import StepContext, StepFailed
+from jsplan.applying.step_journal import require_kept, unkept_fields
 from jsplan.applying.transfer.compare import compare_range
 from jsplan.applying.transfer.copy import last_stored, require_end_movable, wait_until_connected
 from jsplan.applying.transfer.hold import pause_consumers, read_positions
@@ -39,7 +40,6 @@ from jsplan.applying.transfer.record import (
     update_record,
     wait_until_created,
 )
-from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.plan import Step
 from jsplan.errors import ServerRefusedError
 from jsplan.facts.consumer_position import max_redelivered, position_of

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from jsplan.address import Address
 from jsplan.applying.replicated_streams import with_resume_positions
 from jsplan.applying.step_context import StepContext, StepFailed, StepNotStarted
+from jsplan.applying.step_journal import require_kept, unkept_fields
 from jsplan.applying.transfer.hold import release
 from jsplan.applying.transfer.record import (
     MessagesLost,
@@ -32,7 +33,6 @@ from jsplan.applying.transfer.record import (
     require_record,
     update_record,
 )
-from jsplan.applying.verify_write import require_kept, unkept_fields
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Step
 from jsplan.documents.state_parts import is_before

@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
-from jsplan.backfill.protocol.arrow_split import (
+from jsplan.backfill.protocol.columns import (
     Positions,
     cut_columns,
     find_byte,
     get_buffers,
     parse_numbers,
+    require_valid_subjects,
 )
-from jsplan.backfill.protocol.row_check import require_valid_subjects
 from jsplan.errors import ApiError
 
 #: Columns of a message. `headers` is a whole block with `NATS/1.0` and the empty line, or empty.

@@ -25,10 +25,10 @@ from jsplan.backfill.message_schema import (
     neutralize_control_headers,
 )
 from jsplan.backfill.protocol import RawConnection, publish, read
+from jsplan.backfill.protocol.columns import find_invalid_row
 from jsplan.backfill.protocol.frames import BYTES, append_header_lines, concat_rows
 from jsplan.backfill.protocol.publisher import Destination
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.row_check import find_invalid_row
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.spark.executors import plain_errors
 from jsplan.backfill.spark.options import Options

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from jsplan.backfill.message_schema import encode_headers, format_origins, parse_times, to_bytes
 from jsplan.backfill.protocol import MESSAGE_SCHEMA
-from jsplan.backfill.protocol.row_check import find_invalid_row
+from jsplan.backfill.protocol.columns import find_invalid_row
 from jsplan.backfill.seq_arrays import SeqArray
 from jsplan.backfill.seq_ranges import count_sequences
 from jsplan.backfill.spark import register

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jsplan.backfill.message_schema import contains_bytes
-from jsplan.backfill.protocol.arrow_split import (
+from jsplan.backfill.protocol.columns import (
     cut_columns,
     find_byte,
     find_tails,

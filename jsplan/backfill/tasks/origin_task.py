@@ -17,8 +17,8 @@ from msgspec import Struct, field
 from jsplan.backfill.message_schema import add_origin_header, build_origin_parts
 from jsplan.backfill.parquet.reader import LocatedFile, read_batches, require_unchanged_files
 from jsplan.backfill.protocol import read
+from jsplan.backfill.protocol.columns import find_unended_headers
 from jsplan.backfill.protocol.reader import ReadRequest
-from jsplan.backfill.protocol.row_check import find_unended_headers
 from jsplan.backfill.tasks.endpoints import Endpoint
 from jsplan.errors import RefusedError
 from jsplan.identity import KnownObject

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from jsplan.backfill.message_schema import contains_bytes, parse_times
-from jsplan.backfill.protocol.arrow_split import group_rows
+from jsplan.backfill.protocol.columns import group_rows
 from jsplan.backfill.protocol.publisher import FENCE_HEADER
 from jsplan.backfill.protocol.stream_info import fetch_stream_info
 from jsplan.backfill.seq_arrays import SeqArray

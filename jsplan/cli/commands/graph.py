@@ -37,7 +37,7 @@ def command(ctx: click.Context, planfile: Path | None, target: tuple[str, ...]) 
     are drawn as one, such as store-{001..200}.
     """
     settings, output = start(ctx, FORMATS)
-    from jsplan.workflows import graph as workflow
+    from jsplan.workflows import validate as workflow
 
     drawn = (
         workflow.build_plan_graph(planfile, target)

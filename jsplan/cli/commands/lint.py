@@ -114,7 +114,7 @@ def _sarif(
 ) -> str:
     from jsplan import __version__
     from jsplan.render.json import dumps
-    from jsplan.render.sarif import render_sarif
+    from jsplan.render.lint_text import render_sarif
 
     document: dict[str, Any] = render_sarif(
         findings, ignored, found.rules if found is not None else [], root, __version__
@@ -123,6 +123,6 @@ def _sarif(
 
 
 def _annotations(findings: Sequence[Diagnostic], root: Path) -> str:
-    from jsplan.render.sarif import workflow_commands
+    from jsplan.render.lint_text import workflow_commands
 
     return workflow_commands(findings, root)

@@ -1,4 +1,9 @@
-"""The relocations of a workspace: by the `relocate` entries, and interrupted ones by state."""
+"""The relocations of a workspace, by the `relocate` entries and in state, and their stages.
+
+A stage (`--stage`) plans relocations only, and chooses which of their steps run: `prepare` copies,
+and `cutover` does the rest. What a stage leaves is what an interrupted apply leaves, so the other
+one resumes it.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +13,23 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from jsplan.address import Address, is_glob, matches, matches_any, move_address
+from jsplan.documents.plan import ResourceChange
+from jsplan.documents.step_kinds import TARGET_PREPARED
 from jsplan.facts.live import LiveObject
+from jsplan.planning.drafts import Drafts
 from jsplan.planning.pauses import is_held
 from jsplan.planning.replication.impact import reads_origin
 from jsplan.planning.transfer.consumers import origin_consumer, target_consumer
+from jsplan.planning.transfer.copies import mirror_config
+from jsplan.planning.transfer.decisions import TARGET_RELOCATED
 from jsplan.planning.transfer.progress import Transfer, determine_progress, is_transfer
+from jsplan.planning.transfer.steps import PREPARE_KINDS
+from jsplan.resources import TABLES
 from jsplan.state.document import Entry
 
 if TYPE_CHECKING:
     from jsplan.config.model import Workspace
-    from jsplan.planning.model import PlanInputs
+    from jsplan.planning.model import Decisions, PlanInputs
 
 
 def find_relocations(inputs: PlanInputs) -> dict[Address, Transfer]:
@@ -225,3 +237,57 @@ def relocated_to(inputs: PlanInputs, address: Address) -> Address | None:
     """
     done = (one for one in inputs.relocations.values() if one.is_activated)
     return next((one.target for one in done if one.origin in (address, address.parent)), None)
+
+
+def select_stage(inputs: PlanInputs) -> PlanInputs:
+    """Return the inputs with the relocations only, if the plan is one stage of them.
+
+    To prepare copies a bucket without its contents; the cutover plans those too.
+    """
+    if not inputs.options.stage:
+        return inputs
+    together = (members(inputs, relocation) for relocation in inputs.relocations.values())
+    planned = inputs.selected & set[Address]().union(*together)
+    if inputs.options.stage == "cutover":
+        planned |= {a for a in inputs.selected if a.is_content and a.parent in planned}
+    return replace(inputs, selected=planned, forgotten=frozenset())
+
+
+def limit_drafts(inputs: PlanInputs, drafts: Drafts) -> Drafts:
+    """Return the drafts of the stage. Preparing neither touches an origin nor anything else."""
+    if inputs.options.stage != "prepare":
+        return drafts
+    found = {
+        key: draft
+        for key, draft in drafts.items()
+        if key[1] in PREPARE_KINDS and draft.op in ("transfer.mirror", "transfer.compare")
+    }
+    for draft in found.values():
+        draft.depends_on &= found.keys()
+    return found
+
+
+def limit_changes(
+    inputs: PlanInputs, decisions: Decisions, changes: list[ResourceChange]
+) -> list[ResourceChange]:
+    """Return the changes of the stage: to prepare creates copies, which have no hazard."""
+    if inputs.options.stage != "prepare":
+        return changes
+    found = []
+    for change in changes:
+        decision = decisions[Address.parse(change.address)]
+        relocation = decision.relocation
+        if decision.reason != TARGET_RELOCATED or decision.address.kind == "consumer":
+            continue
+        if relocation is None or relocation.is_prepared or relocation.next_step != "mirror":
+            continue
+        if relocation.method == "snapshot":
+            continue
+        origin = inputs.live.get(relocation.origin)
+        assert origin is not None
+        table, level = TABLES["stream"], inputs.level(relocation.target)
+        copy = table.with_defaults(mirror_config(inputs, relocation, origin), level)
+        change.change.after = copy
+        change.action_reason, change.hazards = TARGET_PREPARED, []
+        found.append(change)
+    return found
