@@ -56,6 +56,9 @@ MAX_IN_FLIGHT = 64
 #: The same for reads that are sent together, since a link delays each; fewer where the answers
 #: are large, since a server drops a connection with 64 MiB that wait.
 MAX_UNANSWERED, MIN_UNANSWERED, UNANSWERED_BYTES = 256, 8, 16 << 20
+#: Errors of the server that a connection remembers: more than it can deny of what was sent before
+#: the first of them is looked at, requests or acknowledged chunks of a snapshot.
+MAX_ERRORS = 4 * MAX_UNANSWERED
 #: Messages of one batch at most: more than any request asks for.
 MAX_ANSWERS = 10_000
 #: Seconds after which an unanswered request no longer occupies a slot.
@@ -232,7 +235,7 @@ class NatsConnection:
     async def _on_error(self, error: Exception) -> None:
         """Store an asynchronous error; end the wait of a request that it denies."""
         self._server_errors.append(str(error))
-        del self._server_errors[:-20]
+        del self._server_errors[:-MAX_ERRORS]
         for subject, scopes in self._pending_requests.items():
             if denied_subject(str(error), subject) or denies_inbox(str(error)):
                 for scope in scopes:

@@ -191,6 +191,19 @@ async def test_a_denied_request_ends_at_once(make_server: MakeServer) -> None:
         assert time.monotonic() - started < 15, "the timeout is 30 s"
 
 
+async def test_each_of_many_denials_is_one(make_server: MakeServer) -> None:
+    """Of a hundred requests that are denied together, none counts as one without an answer."""
+    extra = 'no_auth_user: a\nauthorization {users: [{user: a, password: a, permissions: {publish: {deny: ["$JS.API.STREAM.CREATE.>"]}}}]}'
+    async with linked(make_server(extra=extra), user="a", password="a") as link:
+        api = DomainApi(PLAIN, link, read_only=False)
+        denied = [
+            api.request(f"STREAM.CREATE.S{n}", {"name": f"S{n}"}, timeout=2) for n in range(100)
+        ]
+        answers = await asyncio.gather(*denied, return_exceptions=True)
+
+    assert [type(answer) for answer in answers] == [NotPermittedError] * 100
+
+
 async def test_a_denial_names_what_the_server_checks(make_server: MakeServer) -> None:
     """A denied request names the subject that the server checks.
 
