@@ -35,7 +35,7 @@ def start(
     settings = settings_of(ctx)
     output = Output(settings)
     output.check_options(formats)
-    ctx.call_on_close(configure(settings))
+    ctx.call_on_close(configure_logs(settings))
     ctx.call_on_close(output.close)
     return settings, output
 
@@ -49,7 +49,7 @@ def wait_for_servers(ctx: click.Context) -> None:
     output.progress.stop()
 
 
-def configure(settings: Settings) -> Callable[[], None]:
+def configure_logs(settings: Settings) -> Callable[[], None]:
     """Log what jsplan and its libraries do (`-v`), with details (`-vv`); hide passwords of URLs.
 
     Returns the function that ends it: a program that calls a command has logging of its own.
