@@ -10,7 +10,7 @@ from typing import Any
 from jsplan import __version__
 from jsplan.address import Address, is_selected, matches
 from jsplan.context import Context
-from jsplan.diagnostics import Diagnostic
+from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.documents.status import Status
 from jsplan.facts.live import DomainFacts, Live, LiveObject, unreadable_hint
 from jsplan.facts.replicas import note_unread_replicas
@@ -22,7 +22,7 @@ from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.transfer.progress import Transfer, list_relocations
 from jsplan.replication.health import FlowHealth
-from jsplan.units import format_timestamp, parse_instant
+from jsplan.units import count_text, format_timestamp, parse_instant
 
 
 def build_document(
@@ -117,7 +117,10 @@ def _replaced_stream(address: Address, found: Transfer) -> LiveObject:
 
 
 def _unreadable_diagnostics(live: Live, shown: Collection[str]) -> list[Diagnostic]:
-    """Warn about objects that exist and could not be read."""
+    """Warn about objects that exist and could not be read.
+
+    A domain that lets this user read nothing is an error: the status of what it has is not known.
+    """
     found = [
         Diagnostic(
             "warning",
@@ -127,19 +130,18 @@ def _unreadable_diagnostics(live: Live, shown: Collection[str]) -> list[Diagnost
             str(address),
         )
         for address, why in sorted(live.unreadable.items())
-        if address.domain in shown
+        if address.domain in shown and why != live.unlisted.get(address.domain)
     ]
-    return found + [
-        Diagnostic(
-            "warning",
-            "JS447",
-            f"what it holds beyond this workspace cannot be listed: {why}",
-            "Give the user of its connection permission to read.",
-            f"{key}/**",
-        )
-        for key, why in sorted(live.unlisted.items())
-        if key in shown
-    ]
+    for key, why in sorted(live.unlisted.items()):
+        unread = sum(a.domain == key and text == why for a, text in live.unreadable.items())
+        text = f"what it holds beyond this workspace cannot be listed: {why}"
+        if unread:
+            text = f"{count_text(unread, 'resource')} of this workspace cannot be read: {why}"
+        if key in shown:
+            hint = "Give the user of its connection permission to read."
+            severity: Severity = "error" if unread else "warning"
+            found.append(Diagnostic(severity, "JS447", text, hint, f"{key}/**"))
+    return found
 
 
 def build_domain_element(

@@ -298,8 +298,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     "JS447": CodeText(
         "Other streams and consumers of a domain cannot be listed.",
         "The user may not send the list requests, so conflicts and unmanaged resources stay "
-        "unknown.",
-        "Allow the user STREAM.NAMES, STREAM.LIST and CONSUMER.LIST.",
+        "unknown. An error of `status` says that its own cannot be read either.",
+        "Allow the user STREAM.NAMES, STREAM.LIST and CONSUMER.LIST, or INFO of its own.",
     ),
     "JS448": CodeText(
         "The retention of an origin is unknown, so reading it may remove messages there.",

@@ -93,7 +93,7 @@ def build_document(
 
 
 def judge_status(inputs: PlanInputs, found: Status, flows: Iterable[FlowHealth]) -> ExitCode:
-    """Return 2 for what `drift` would fail for, of all that the status names."""
+    """Return 2 for what `drift` would fail for, of all that the status names; 1 for an error."""
     workspace = inputs.workspace
     out = Drift(found.jsplan_version, found.workspace, found.environment, found.timestamp, found.id)
     _add_health(out, workspace, found.interrupted, flows)
@@ -109,7 +109,10 @@ def judge_status(inputs: PlanInputs, found: Status, flows: Iterable[FlowHealth])
         breach for breach in named if not is_ignored(workspace, Address.parse(breach["address"]))
     ]
     apply_mutes(out, workspace.drift.mute, inputs.now)
-    return _exit_code(out, DriftOptions(), inputs.live)
+    failed = any(finding.severity == "error" for finding in found.diagnostics)
+    return _exit_code(out, DriftOptions(), inputs.live) or (
+        ExitCode.ERROR if failed else ExitCode.OK
+    )
 
 
 def _add_health(

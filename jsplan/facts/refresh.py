@@ -76,8 +76,9 @@ async def list_live(
     """Read every stream and consumer of the domains.
 
     `domain_keys` selects domains; default: all without `same_as`. Where listing is not allowed, as
-    in an import, read the `declared` ones. `on_read` is called with the number of objects that were
-    read since its last call. Raises ConnectError as `read_live` does.
+    in an import, read the `declared` ones; those of a domain that refuses this too are unreadable.
+    `on_read` is called with the number of objects that were read since its last call. Raises
+    ConnectError as `read_live` does.
     """
     by_domain: dict[str, list[Address]] = {
         key: []
@@ -89,11 +90,14 @@ async def list_live(
             by_domain[address.domain].append(address)
 
     async def read(api: DomainApi, live: Live) -> None:
+        wanted = by_domain[api.domain.key]
         try:
-            await _read_all(api, live, by_domain[api.domain.key], on_read)
+            await _read_all(api, live, wanted, on_read)
         except OFFLINE_ERRORS:
             raise
         except ApiError as error:
+            unread = (address for address in wanted if address not in live.objects)
+            live.unreadable |= dict.fromkeys(unread, str(error))
             live.unlisted[api.domain.key] = str(error)
 
     return await _read_domains(pool, domains, by_domain, known, read)
@@ -127,24 +131,34 @@ async def _read_domains(
 
 
 async def _read_all(api: DomainApi, live: Live, declared: list[Address], on_read: Counter) -> None:
-    if is_import(api.domain):
-        await read_into(api, live, declared, on_read)
-        return
-    try:
-        streams = await list_streams_into(api, live)
-    except NotPermittedError as error:
-        live.unlisted[api.domain.key] = str(error)
-        await read_into(api, live, declared, on_read)
-        return
+    if not is_import(api.domain):
+        try:
+            await _list_all(api, live, on_read)
+        except NotPermittedError as error:
+            live.unlisted[api.domain.key] = str(error)
+        else:
+            await _complete_facts(api, live)
+            return
+    await read_into(api, live, declared, on_read)
+
+
+async def _list_all(api: DomainApi, live: Live, on_read: Counter) -> None:
+    streams = await list_streams_into(api, live)
     on_read(len(streams))
-    parents = [
-        a for a in streams if may_be_listed(a) and live.objects[a].state.get("consumer_count")
-    ]
-    consumers = await list_consumers_into(api, live, parents, on_read)
-    for address in (*streams, *consumers):
-        if not may_be_listed(address):
+    shown = _drop_internal(live, streams)
+    parents = [a for a in shown if live.objects[a].state.get("consumer_count")]
+    _drop_internal(live, await list_consumers_into(api, live, parents, on_read))
+
+
+def _drop_internal(live: Live, listed: Iterable[Address]) -> list[Address]:
+    """Remove what is internal to the server or jsplan; return the rest."""
+    shown = []
+    for address in listed:
+        if may_be_listed(address):
+            shown.append(address)
+        else:
             del live.objects[address]
-    await _complete_facts(api, live)
+    return shown
 
 
 async def _complete_facts(api: DomainApi, live: Live) -> None:

@@ -35,6 +35,8 @@ no_auth_user: admin
 authorization {{ users: [
     {{user: admin, password: admin}}
     {{user: ci, password: ci, permissions: {{publish: {PERMITTED}, subscribe: "_INBOX.>"}}}}
+    {{user: blind, password: ci, permissions: {{publish: "$JS.API.INFO", subscribe: "_INBOX.>"}}}}
+    {{user: half, password: ci, permissions: {{publish: {{deny: "$JS.API.CONSUMER.LIST.>"}}}}}}
 ] }}
 """
 STREAM = {
@@ -134,6 +136,35 @@ def test_the_drift_job_checks_permitted_streams(space: Space) -> None:
         ["main/consumer/LOGS/THEIRS"],
     )
     assert finding_texts(found) == [("JS447", NOT_LISTED)]
+
+
+def test_a_status_that_may_not_read_its_streams_is_an_error(space: Space) -> None:
+    """A domain that lets its user read nothing of the workspace is an error of the status."""
+    space.base["connections"]["main"]["user"] = "blind"
+    space.write(defaults={"domain": "main"}, streams=[STREAM])
+    shown = status(space.load, RecordingObserver())
+
+    assert (shown.streams, shown.exit_code) == ([], 1)
+    assert [(d.severity, d.code, d.summary.split("domain main")[0]) for d in shown.diagnostics] == [
+        ("error", "JS447", "2 resources of this workspace cannot be read: ")
+    ]
+
+
+def test_a_status_that_may_not_list_consumers_shows_its_own(space: Space) -> None:
+    """Streams are listed, consumers are not: those of the workspace are read one by one."""
+    space.base["connections"]["main"]["user"] = "half"
+    space.write(defaults={"domain": "main"}, streams=[STREAM])
+    shown = status(space.load, RecordingObserver())
+
+    assert [row["address"] for row in (*shown.streams, *shown.consumers)] == [
+        "main/stream/LOGS",
+        "main/stream/OTHER",
+        "main/consumer/LOGS/C",
+    ]
+    assert finding_texts(shown) == [
+        ("JS447", "what it holds beyond this workspace cannot be listed: domain main: ")
+    ]
+    assert shown.exit_code == 0
 
 
 def test_other_commands_work_with_these_permissions(space: Space, tmp_path: Path) -> None:
