@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
+from tests.support.raw import encode
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, left_to_do
 
@@ -26,8 +27,7 @@ PERMITTED = (
 
 def publish(raw: Raw, subject: str, count: int) -> None:
     """Publish `count` messages without waiting until they are stored."""
-    for number in range(count):
-        raw.publish(subject, f"{number}".encode())
+    raw.publish_all(encode(subject, f"{number}".encode()) for number in range(count))
     raw.flush()
 
 

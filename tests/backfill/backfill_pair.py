@@ -21,8 +21,9 @@ from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
 from tests.backfill.conftest import connection_target
 from tests.backfill.thread_runner import DyingRunner, ThreadRunner, use_runner
-from tests.support.raw import NoResponders, Raw, streams
+from tests.support.raw import NoResponders, Raw, encode_raw, streams
 from tests.support.simulated_kill import SimulatedKill
+from tests.support.stream_content import read_each
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space
 
 if TYPE_CHECKING:
@@ -181,8 +182,10 @@ class Pair:
         with self.raw(domain) as raw:
             inbox = f"_INBOX.{id(rows)}"
             raw.subscribe(inbox)
-            for subject, block, data in rows:
-                raw.publish_raw(f"{subject.decode()} {inbox}", block, data)
+            raw.publish_all(
+                encode_raw(f"{subject.decode()} {inbox}", block, data)
+                for subject, block, data in rows
+            )
             for _ in rows:
                 ack = json.loads(raw.next_message()[2])
                 assert "error" not in ack, ack
@@ -216,13 +219,11 @@ class Pair:
         """Return all messages of a small stream."""
         found = []
         with self.raw(domain) as raw:
-            state = raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{name}")["state"]
-            for seq in range(state["first_seq"], state["last_seq"] + 1):
-                answer = raw.api(f"$JS.{domain}.API.STREAM.MSG.GET.{name}", {"seq": seq})
-                if "message" in answer:
-                    message = answer["message"]
+            for answer in read_each(raw, name, f"$JS.{domain}.API"):
+                if message := answer.get("message"):
                     blocks = (base64.b64decode(message.get(part, "")) for part in ("hdrs", "data"))
-                    found.append(StoredMessage(seq, message["time"], message["subject"], *blocks))
+                    row = message["seq"], message["time"], message["subject"]
+                    found.append(StoredMessage(*row, *blocks))
         return found
 
     @property

@@ -31,7 +31,8 @@ from jsplan.jetstream.snapshots import (
 )
 from jsplan.resources.error_codes import RESTORE_FAILED
 from tests.support.links import open_link
-from tests.support.raw import Raw
+from tests.support.raw import Raw, encode
+from tests.support.stream_content import read_each
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -91,8 +92,10 @@ def fill(
         {"name": name, "subjects": [f"{name}.*"], "allow_direct": True, **config},
     )
     noise = random.Random(7)
-    for number in range(messages):
-        raw.publish(f"{name}.{number % 5}", noise.randbytes(size), {"Number": str(number)})
+    raw.publish_all(
+        encode(f"{name}.{number % 5}", noise.randbytes(size), {"Number": str(number)})
+        for number in range(messages)
+    )
     while raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
         pass
     while not raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"].get("num_deleted"):
@@ -113,12 +116,10 @@ def fill(
 
 def all_messages(raw: Raw, name: str, prefix: str = "$JS.API") -> list[dict[str, Any]]:
     """Return every message with sequence, time, subject, headers and payload."""
-    state = raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]
-    found = [
-        raw.api(f"{prefix}.STREAM.MSG.GET.{name}", {"seq": seq})
-        for seq in range(state["first_seq"] or 1, state["last_seq"] + 1)
+    return [
+        one.get("message", {"gone": one.get("error", {}).get("err_code")})
+        for one in read_each(raw, name, prefix)
     ]
-    return [one.get("message", {"gone": one.get("error", {}).get("err_code")}) for one in found]
 
 
 async def read_snapshot(snap: Snapshot) -> bytes:

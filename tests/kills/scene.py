@@ -11,7 +11,7 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
 from tests.support import stream_content
 from tests.support.buckets import new_bucket
-from tests.support.raw import delete_all_streams, streams
+from tests.support.raw import delete_all_streams, encode, streams
 from tests.support.state import load_context
 from tests.support.workspaces import RecordingObserver, left_to_do
 
@@ -96,14 +96,17 @@ class Scene:
 
     def publish(self, place: str, subjects: list[str]) -> None:
         """Publish the messages of the row to these subjects in turn, some with headers."""
+        waiting: list[bytes] = []
         with self.raw(place.split("/")[0]) as raw:
             for number in range(self.row.messages):
                 subject, payload = subjects[number % len(subjects)], f"{place} {number}".encode()
                 if number % 1000 == 999 or number == self.row.messages - 1:
+                    raw.publish_all(waiting)
+                    waiting.clear()
                     assert b'"seq"' in raw.request(subject, payload)[1]
                 else:
                     headers = {"X-Number": str(number)} if number % 4 == 0 else None
-                    raw.publish(subject, payload, headers)
+                    waiting.append(encode(subject, payload, headers))
             for mark in self.row.marks:
                 assert b'"seq"' in raw.request(mark["subject"], b"", mark["headers"])[1]
 

@@ -6,6 +6,9 @@ import json
 import random
 from typing import TYPE_CHECKING, Any
 
+from tests.support.raw import encode
+from tests.support.stream_content import read_each
+
 if TYPE_CHECKING:
     from tests.support.raw import Raw
 
@@ -29,12 +32,14 @@ def create_lively_stream(
     consumer(raw, name, "FRESH", prefix, filter_subject=f"{name}.3", deliver_policy="new")
     consumer(raw, name, "DONE", prefix, ack_policy="none")
     noise = random.Random(name)
-    for number in range(messages):
-        raw.publish(
+    raw.publish_all(
+        encode(
             f"{name}.{number % 5}",
             noise.randbytes(size),
             {"Number": str(number), "Nats-Msg-Id": f"{name}-{number}"},
         )
+        for number in range(messages)
+    )
     while raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
         pass
     for seq in (1, 2, 17, messages):
@@ -98,10 +103,7 @@ def capture_stream(raw: Raw, stream: str, prefix: str) -> dict[str, Any]:
     state = info["state"]
     names = raw.api_ok(f"{prefix}.CONSUMER.NAMES.{stream}")["consumers"] or []
     consumers = {name: raw.api_ok(f"{prefix}.CONSUMER.INFO.{stream}.{name}") for name in names}
-    messages = [
-        raw.api(f"{prefix}.STREAM.MSG.GET.{stream}", {"seq": n})
-        for n in range(state["first_seq"] or 1, state["last_seq"] + 1)
-    ]
+    messages = read_each(raw, stream, prefix)
     dropped = {"bytes", "last_ts"} if state["last_seq"] in state.get("deleted", ()) else {"bytes"}
     bare = {name: value for name, value in info["config"].items() if name != "metadata"}
     return {

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from tests.support import jwt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
 
@@ -42,7 +43,8 @@ class Raw:
         # Without it every request waits 40 ms for a TCP ack.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._stream = self._socket.makefile("rb")
-        self._numbers = itertools.count(2)
+        self._inbox = f"_INBOX.{os.urandom(9).hex()}"
+        self._numbers = itertools.count()
         try:
             self._log_in(user or parts.username, password or parts.password, creds)
         except BaseException:
@@ -93,21 +95,11 @@ class Raw:
         reply: str = "",
     ) -> None:
         """Send one message, without an ack."""
-        to = f"{subject} {reply}".strip()
-        if not headers:
-            self._send(f"PUB {to} {len(payload)}\r\n".encode() + payload + b"\r\n")
-            return
-        head = (
-            "NATS/1.0\r\n"
-            + "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            + "\r\n"
-        ).encode()
-        self._send(
-            f"HPUB {to} {len(head)} {len(head) + len(payload)}\r\n".encode()
-            + head
-            + payload
-            + b"\r\n"
-        )
+        self._send(encode(subject, payload, headers, reply))
+
+    def publish_all(self, messages: Iterable[bytes]) -> None:
+        """Send what `encode` returned for each message at once, without acks."""
+        self._send(b"".join(messages))
 
     def subscribe(self, subject: str, *, wait: bool = True) -> None:
         """Subscribe to a subject, for `next_message`.
@@ -120,9 +112,7 @@ class Raw:
 
     def publish_raw(self, subject: str, block: bytes, payload: bytes) -> None:
         """Send one message with this exact header block; empty means no headers."""
-        size = len(block) + len(payload)
-        line = f"HPUB {subject} {len(block)} {size}\r\n" if block else f"PUB {subject} {size}\r\n"
-        self._send(line.encode() + block + payload + b"\r\n")
+        self._send(encode_raw(subject, block, payload))
 
     def unsubscribe(self) -> None:
         """End the subscription."""
@@ -134,23 +124,20 @@ class Raw:
 
         The headers have `Status` where the server sent one.
         """
-        words = self._wait(b"MSG", b"HMSG")
-        body = self._stream.read(int(words[-1]) + 2)[:-2]
+        words, body = self._receive(b"1")
         size = int(words[-2]) if words[0] == b"HMSG" else 0
         return words[1].decode(), _headers(body[:size]), body[size:]
 
     def next_with_reply(self) -> tuple[str, str, dict[str, str], bytes]:
         """Return subject, reply subject (or ""), headers and payload of the next message."""
-        words = self._wait(b"MSG", b"HMSG")
-        body = self._stream.read(int(words[-1]) + 2)[:-2]
+        words, body = self._receive(b"1")
         size = int(words[-2]) if words[0] == b"HMSG" else 0
         reply = words[3].decode() if len(words) == (6 if size else 5) else ""
         return words[1].decode(), reply, _headers(body[:size]), body[size:]
 
     def next_reply(self) -> str:
         """Return the reply subject of the next message; raise AssertionError without one."""
-        words = self._wait(b"MSG", b"HMSG")
-        self._stream.read(int(words[-1]) + 2)
+        words, _ = self._receive(b"1")
         assert len(words) == (6 if words[0] == b"HMSG" else 5), words
         return words[3].decode()
 
@@ -158,18 +145,31 @@ class Raw:
         self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[dict[str, str], bytes]:
         """Return headers and payload of the first answer; raise NoResponders without listeners."""
-        inbox = f"_INBOX.{os.urandom(9).hex()}"
-        # A new number: the server ignores a SUB whose number is not free yet.
-        number = next(self._numbers)
-        self._send(f"SUB {inbox} {number}\r\nUNSUB {number} 1\r\n".encode())
-        self.publish(subject, payload, headers, reply=inbox)
-        while True:
-            received_subject, answered, body = self.next_message()
-            if received_subject == inbox:
-                break
-        if answered.get("Status") == "503":
+        return self.request_all(subject, [payload], headers)[0]
+
+    def request_all(
+        self, subject: str, payloads: Sequence[bytes], headers: dict[str, str] | None = None
+    ) -> list[tuple[dict[str, str], bytes]]:
+        """Send a request with each payload at once; return their first answers, as `request` does."""
+        # One subscription for all: a server sends each new one to all that it is linked to.
+        first = next(self._numbers)
+        inboxes = [f"{self._inbox}.{first}.{index}" for index in range(len(payloads))]
+        requests = [
+            encode(subject, payload, headers, inbox)
+            for payload, inbox in zip(payloads, inboxes, strict=True)
+        ]
+        subscribe = f"SUB {self._inbox}.> 2\r\n".encode() if first == 0 else b""
+        self._send(subscribe + b"".join(requests))
+        answers: dict[str, tuple[dict[str, str], bytes]] = {}
+        while len(answers) < len(payloads):
+            words, body = self._receive(b"2")
+            inbox = words[1].decode()
+            if inbox.startswith(f"{self._inbox}.{first}."):
+                size = int(words[-2]) if words[0] == b"HMSG" else 0
+                answers.setdefault(inbox, (_headers(body[:size]), body[size:]))
+        if any(answered.get("Status") == "503" for answered, _ in answers.values()):
             raise NoResponders(subject)
-        return answered, body
+        return [answers[inbox] for inbox in inboxes]
 
     def api(self, subject: str, payload: Any = None) -> dict[str, Any]:
         """Return the JSON answer of a JetStream API subject, errors included.
@@ -208,8 +208,32 @@ class Raw:
                 self._send(b"PONG\r\n")
             assert words[0] != b"-ERR", line.decode()
 
+    def _receive(self, subscription: bytes) -> tuple[list[bytes], bytes]:
+        """Return line and body of the next message of a subscription; drop those of the other."""
+        while True:
+            words = self._wait(b"MSG", b"HMSG")
+            body = self._stream.read(int(words[-1]) + 2)[:-2]
+            if words[2] == subscription:
+                return words, body
+
     def _send(self, data: bytes) -> None:
         self._socket.sendall(data)
+
+
+def encode(
+    subject: str, payload: bytes = b"", headers: dict[str, str] | None = None, reply: str = ""
+) -> bytes:
+    """Return what sends one message."""
+    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    block = f"NATS/1.0\r\n{lines}\r\n".encode() if headers else b""
+    return encode_raw(f"{subject} {reply}".strip(), block, payload)
+
+
+def encode_raw(subject: str, block: bytes, payload: bytes) -> bytes:
+    """Return what sends one message with this exact header block; empty means no headers."""
+    size = len(block) + len(payload)
+    line = f"HPUB {subject} {len(block)} {size}\r\n" if block else f"PUB {subject} {size}\r\n"
+    return line.encode() + block + payload + b"\r\n"
 
 
 def api(
@@ -231,10 +255,10 @@ def publish(
     *payloads: bytes,
     headers: dict[str, str] | None = None,
 ) -> None:
-    """Publish messages to a stream one by one; raise AssertionError if one is refused."""
+    """Publish messages to a stream in order; raise AssertionError if one is refused."""
     with Raw(url, user, password) as raw:
-        for payload in payloads:
-            ack = json.loads(raw.request(subject, payload, headers)[1])
+        for _, body in raw.request_all(subject, payloads, headers):
+            ack = json.loads(body)
             assert "error" not in ack, f"{subject}: {ack['error']}"
 
 

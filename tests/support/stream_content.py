@@ -6,7 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.support.raw import NoResponders, Raw
+from tests.support.raw import NoResponders, Raw, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,20 +16,45 @@ Message = tuple[int, str, bytes, bytes, str]
 
 
 def messages(raw: Raw, stream: str) -> list[Message]:
-    """Return every message of a stream in order, read one by one."""
+    """Return every message of a stream in order, read many at once."""
     state = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
-    result, seq = [], state["first_seq"]
+    result: list[Message] = []
+    seq = state["first_seq"]
     while seq <= state["last_seq"] and state["messages"]:
-        answer = raw.api(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": seq, "next_by_subj": ">"})
-        if "error" in answer:
-            assert answer["error"]["err_code"] == 10037, answer
+        # the next one, wherever it is, and what comes directly after this sequence, if it is there
+        count = min(_window(state), max(1, state["messages"] - len(result)))
+        requests = [{"seq": seq, "next_by_subj": ">"}, *({"seq": seq + n} for n in range(1, count))]
+        payloads = [json.dumps(request).encode() for request in requests]
+        found: dict[int, dict[str, Any]] = {}
+        for _, body in raw.request_all(f"$JS.API.STREAM.MSG.GET.{stream}", payloads):
+            answer = json.loads(body)
+            assert answer.get("error", {}).get("err_code", 10037) == 10037, answer
+            if "message" in answer:
+                found[answer["message"]["seq"]] = answer["message"]
+        if not found:
             break
-        message = answer["message"]
-        head, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
-        result.append((message["seq"], message["subject"], head, data, message["time"]))
-        seq = message["seq"] + 1
+        for number, message in sorted(found.items()):
+            head, data = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
+            result.append((number, message["subject"], head, data, message["time"]))
+        seq = max(found) + 1
     assert len(result) == state["messages"], (len(result), state)
     return result
+
+
+def read_each(raw: Raw, stream: str, prefix: str = "$JS.API") -> list[dict[str, Any]]:
+    """Return the answer for each sequence from the first to the last one, errors included."""
+    state = raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]
+    subject, end = f"{prefix}.STREAM.MSG.GET.{stream}", state["last_seq"] + 1
+    answers: list[dict[str, Any]] = []
+    for start in range(state["first_seq"] or 1, end, window := _window(state)):
+        payloads = [b'{"seq": %d}' % seq for seq in range(start, min(start + window, end))]
+        answers += [json.loads(body) for _, body in raw.request_all(subject, payloads)]
+    return answers
+
+
+def _window(state: dict[str, Any]) -> int:
+    """Return how many messages to ask for at once, so that the answers stay below some MB."""
+    return int(max(1, min(100, 4_000_000 * state["messages"] // max(1, state["bytes"]))))
 
 
 def without_sequences(result: Iterable[Message]) -> list[tuple[str, bytes]]:
@@ -40,12 +65,16 @@ def without_sequences(result: Iterable[Message]) -> list[tuple[str, bytes]]:
 def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: int = 4) -> None:
     """Publish `count` messages to `<stream>.<n>`, some with headers."""
     before = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
-    for number in range(count):
-        headers = {"X-Number": str(number)} if number % header_every == 0 else None
-        raw.publish(f"{stream}.{number % subjects}", f"message {number} ".encode() * 3, headers)
-        if number % 500 == 499:
-            raw.flush()
-    raw.flush()
+    for start in range(0, count, 500):
+        raw.publish_all(
+            encode(
+                f"{stream}.{number % subjects}",
+                f"message {number} ".encode() * 3,
+                {"X-Number": str(number)} if number % header_every == 0 else None,
+            )
+            for number in range(start, min(start + 500, count))
+        )
+        raw.flush()
     while (
         last := raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
     ) < before + count:

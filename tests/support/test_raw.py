@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.raw import NoResponders, Raw, delete_all_streams, publish, streams
+from tests.support.raw import NoResponders, Raw, delete_all_streams, encode, publish, streams
 
 if TYPE_CHECKING:
     from jsplan.sandbox import Server
@@ -27,6 +28,21 @@ def test_no_responders_is_not_silence(server: Server) -> None:
         raw.subscribe("mute")
         with Raw(server.url, timeout=0.2) as other, pytest.raises(TimeoutError):
             other.request("mute")
+
+
+def test_many_requests_at_once_are_answered_in_their_order(server: Server) -> None:
+    """Each payload has its own answer, and one without a listener raises NoResponders."""
+    with Raw(server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
+        raw.publish_all(encode("S", b"%d" % number) for number in range(99))
+        assert json.loads(raw.request("S")[1])["seq"] == 100
+        payloads = [b'{"seq": %d}' % number for number in range(100, 0, -1)]
+        answers = raw.request_all("$JS.API.STREAM.MSG.GET.S", payloads)
+
+        found = [json.loads(body)["message"]["seq"] for _, body in answers]
+        assert found == list(range(100, 0, -1))
+        with pytest.raises(NoResponders):
+            raw.request_all("unused", [b"", b""])
 
 
 def test_publishing_waits_for_the_ack_and_fails_without_one(server: Server) -> None:

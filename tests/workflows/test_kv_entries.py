@@ -20,7 +20,7 @@ from jsplan.workflows import apply as applying
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import save_plan
 from jsplan.workflows.revert import RevertOptions, plan_revert
-from tests.support.raw import Raw
+from tests.support.raw import Raw, encode
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, left_to_do
@@ -494,8 +494,7 @@ def test_more_keys_than_one_batch_are_read(space: Space, raw: Raw) -> None:
     """Batches of the server end at 1,024 keys and at a number of bytes."""
     space.write(kv=[bucket({})]).apply()
     value = "x" * 9_000
-    for number in range(1_100):
-        raw.publish(f"$KV.CONFIG.k{number}", value.encode())
+    raw.publish_all(encode(f"$KV.CONFIG.k{number}", value.encode()) for number in range(1_100))
     raw.flush()
     put(raw, "k1099", "theirs")
     put(raw, "k7", "", {"KV-Operation": "DEL"})
