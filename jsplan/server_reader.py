@@ -83,11 +83,15 @@ class ServerReader(Struct, frozen=True):
     def _domains(self) -> Mapping[str, Domain]:
         return self.session.context.workspace.domains
 
-    async def read(self, addresses: Iterable[Address], domains: Iterable[str] = ()) -> Live:
-        """Read these objects, and the facts about their domains and `domains`."""
+    async def read(
+        self, addresses: Iterable[Address], domains: Iterable[str] = (), *, tolerant: bool = False
+    ) -> Live:
+        """Read these objects, and the facts about their domains and `domains`, as `read_live`."""
         known, wanted = known_domains(self.session.context), set(addresses)
         on_read = ReadCounter(self.session.observer, len(wanted))
-        return await read_live(self._pool, self._domains, wanted, known, domains, on_read)
+        return await read_live(
+            self._pool, self._domains, wanted, known, domains, on_read, tolerant=tolerant
+        )
 
     async def refresh(self, inputs: PlanInputs, *, require_online: bool = False) -> PlanInputs:
         """Read the live side of the selection: streams, consumers, and then what streams hold.

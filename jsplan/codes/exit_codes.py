@@ -17,7 +17,8 @@ EXIT_CODES: Final[Mapping[int, CodeText]] = {
     1: CodeText(
         "Error.",
         "The files, a server or the state did not allow the command to finish. For `drift`, a "
-        "domain could not be read and has no `may_be_offline`.",
+        "domain could not be read: it has no `may_be_offline`, or it refuses the login or a "
+        "permission.",
         "Read the messages, correct the cause, and run the command again.",
     ),
     2: CodeText(

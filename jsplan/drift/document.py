@@ -109,7 +109,9 @@ def judge_status(inputs: PlanInputs, found: Status, flows: Iterable[FlowHealth])
         breach for breach in named if not is_ignored(workspace, Address.parse(breach["address"]))
     ]
     apply_mutes(out, workspace.drift.mute, inputs.now)
-    failed = any(finding.severity == "error" for finding in found.diagnostics)
+    failed = any(finding.severity == "error" for finding in found.diagnostics) or any(
+        inputs.live.domains[str(row["domain"])].has_error for row in found.domains
+    )
     return _exit_code(out, DriftOptions(), inputs.live) or (
         ExitCode.ERROR if failed else ExitCode.OK
     )
@@ -183,10 +185,11 @@ def _unreadable_reason(inputs: PlanInputs, address: Address) -> str:
 
 
 def _offline_element(inputs: PlanInputs, key: str, seen: datetime | None) -> dict[str, object]:
+    facts = inputs.live.domains[key]
     return {
         "domain": key,
-        "reason": inputs.live.domains[key].short_reason,
-        "may_be_offline": inputs.workspace.domains[key].may_be_offline,
+        "reason": facts.short_reason,
+        "may_be_offline": None if facts.has_error else inputs.workspace.domains[key].may_be_offline,
         "last_seen": format_timestamp(seen) if seen else None,
         "excused": is_within_offline_limit(inputs, key, seen),
     }

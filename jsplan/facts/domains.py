@@ -48,15 +48,22 @@ async def identify_domains(
     domains: Mapping[str, Domain],
     known: frozenset[str],
     server_check: DuplicateServerCheck,
+    errors: dict[str, ApiError | ConnectError] | None = None,
 ) -> list[DomainFacts]:
     """Identify the domains, all at once, so offline ones cost one timeout together.
 
-    Raises as `identify_domain` does. `server_check` listens for a second server of each; the caller
-    reads its result.
+    Raises as `identify_domain` does; with `errors`, these are added to it by domain.
+    `server_check` listens for a second server of each; the caller reads its result.
     """
 
     async def identify(domain: Domain) -> DomainFacts:
-        facts = await identify_domain(pool, domain, domains, known)
+        try:
+            facts = await identify_domain(pool, domain, domains, known)
+        except (ApiError, ConnectError) as error:
+            if errors is None:
+                raise
+            errors[domain.key] = error
+            return DomainFacts(domain.key, False, reason=str(error), has_error=True)
         if facts.reachable and domain.accounts is None:
             server_check.watch(pool.api(domain), facts)
         return facts
@@ -64,10 +71,12 @@ async def identify_domains(
     return list(await asyncio.gather(*(identify(domain) for domain in asked)))
 
 
-def require_reachable(pool: Pool, live: Live) -> None:
-    """Raise ConnectError where no domain answers: without one nothing is known."""
+def require_reachable(
+    pool: Pool, live: Live, errors: Mapping[str, ApiError | ConnectError] | None = None
+) -> None:
+    """Raise ConnectError where no domain answers, or one of `errors`: nothing is known."""
     if live.domains and not any(facts.reachable for facts in live.domains.values()):
-        raise all_offline_error(pool, live.domains)
+        raise next(iter((errors or {}).values()), all_offline_error(pool, live.domains))
 
 
 def all_offline_error(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:

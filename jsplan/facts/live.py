@@ -212,6 +212,7 @@ class DomainFacts(Struct):
     `version` is that of the connected server and only known when the domain is its own. `info` is
     the account's `API.INFO`. `max_payload` is the largest message that the connected server takes,
     in bytes; 0 if that is not known. `is_refused`: its account may be one that the files add.
+    `has_error`: it answers with an error, such as a refused login, which no time offline excuses.
     """
 
     key: str
@@ -223,16 +224,19 @@ class DomainFacts(Struct):
     info: dict[str, Any] = msgspec.field(default_factory=dict)
     max_payload: int = 0
     is_refused: bool = False
+    has_error: bool = False
 
     @property
     def short_reason(self) -> str:
         """`reason` without "domain … does not answer"."""
-        return self.reason.removeprefix(f"domain {self.key} does not answer: ")
+        reason = self.reason.removeprefix(f"domain {self.key} does not answer: ")
+        return reason.removeprefix(f"domain {self.key}: ")
 
     @property
     def offline_text(self) -> str:
         """Text for everything in an offline domain, with the reason."""
-        return f"domain {self.key} is offline: {self.short_reason}"
+        state = "cannot be read" if self.has_error else "is offline"
+        return f"domain {self.key} {state}: {self.short_reason}"
 
     @property
     def streams(self) -> int:

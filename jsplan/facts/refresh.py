@@ -7,14 +7,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import OFFLINE_ERRORS, ApiError, NotPermittedError
+from jsplan.errors import OFFLINE_ERRORS, ApiError, ConnectError, NotPermittedError
 from jsplan.facts.domains import (
     DuplicateServerCheck,
     identify_domains,
     mark_offline,
     require_reachable,
 )
-from jsplan.facts.live import Live, server_names
+from jsplan.facts.live import DomainFacts, Live, server_names
 from jsplan.facts.reader import (
     MAX_WORKERS,
     Counter,
@@ -38,6 +38,8 @@ async def read_live(
     known: frozenset[str] = frozenset(),
     identify_only: Iterable[str] = (),
     on_read: Counter = ignore_count,
+    *,
+    tolerant: bool = False,
 ) -> Live:
     """Read every wanted address, and identify its domains and those in `identify_only`.
 
@@ -46,6 +48,7 @@ async def read_live(
     `known` are domain keys that have answered before (they are in state): one of them may be
     offline even when it is the only one of its connection. Raises ConnectError when a connection
     leads to another server, when no domain answers, and when two servers answer for one domain.
+    A domain that refuses to be read is an error, too; if `tolerant`, it `has_error` beside others.
     """
     by_domain: dict[str, list[Address]] = {key: [] for key in sorted(identify_only)}
     for address in sorted(wanted):
@@ -57,7 +60,7 @@ async def read_live(
         workers = max(4, MAX_WORKERS // max(1, len(live.reachable)))
         await read_into(api, live, by_domain[api.domain.key], on_read, workers)
 
-    live = await _read_domains(pool, domains, by_domain, known, read)
+    live = await _read_domains(pool, domains, by_domain, known, read, tolerant=tolerant)
     live.requested = {address for addresses in by_domain.values() for address in addresses}
     for address, found in live.objects.items():
         facts = live.domains[address.domain]
@@ -72,13 +75,15 @@ async def list_live(
     declared: Iterable[Address],
     domain_keys: Collection[str] | None = None,
     on_read: Counter = ignore_count,
+    *,
+    tolerant: bool = False,
 ) -> Live:
     """Read every stream and consumer of the domains.
 
     `domain_keys` selects domains; default: all without `same_as`. Where listing is not allowed, as
     in an import, read the `declared` ones; those of a domain that refuses this too are unreadable.
-    `on_read` is called with the number of objects that were read since its last call. Raises
-    ConnectError as `read_live` does.
+    `on_read` is called with the number of objects that were read since its last call. `tolerant`
+    and what is raised are as in `read_live`.
     """
     by_domain: dict[str, list[Address]] = {
         key: []
@@ -100,7 +105,7 @@ async def list_live(
             live.unreadable |= dict.fromkeys(unread, str(error))
             live.unlisted[api.domain.key] = str(error)
 
-    return await _read_domains(pool, domains, by_domain, known, read)
+    return await _read_domains(pool, domains, by_domain, known, read, tolerant=tolerant)
 
 
 async def _read_domains(
@@ -109,23 +114,31 @@ async def _read_domains(
     keys: Collection[str],
     known: frozenset[str],
     read: Callable[[DomainApi, Live], Awaitable[None]],
+    *,
+    tolerant: bool,
 ) -> Live:
     """Identify these domains, and read each that answers. Raises ConnectError as `read_live`."""
     await pool.open(domains[key].connection for key in keys)
+    errors: dict[str, ApiError | ConnectError] | None = {} if tolerant else None
     async with DuplicateServerCheck() as server_check:
         asked = [domains[key] for key in keys]
-        facts = await identify_domains(pool, asked, domains, known, server_check)
+        facts = await identify_domains(pool, asked, domains, known, server_check, errors)
         live = Live({each.key: each for each in facts})
-        require_reachable(pool, live)
+        require_reachable(pool, live, errors)
 
         async def read_domain(key: str) -> None:
             try:
                 await read(pool.api(domains[key]), live)
             except OFFLINE_ERRORS as error:
                 mark_offline(live, key, error)
+            except ApiError as error:
+                if errors is None:
+                    raise
+                errors[key] = error
+                live.domains[key] = DomainFacts(key, False, reason=str(error), has_error=True)
 
         await asyncio.gather(*(read_domain(key) for key in keys if live.is_reachable(key)))
-        require_reachable(pool, live)
+        require_reachable(pool, live, errors)
         await server_check.require_single_servers()
     return live
 

@@ -79,10 +79,12 @@ def _parse_stamp(text: str) -> datetime | None:
 def is_within_offline_limit(inputs: PlanInputs, key: str, seen: datetime | None) -> bool:
     """Check whether an offline domain was last seen within its `may_be_offline`.
 
-    False without `may_be_offline`. True for a domain that was never seen: it has nothing of ours
-    that could be lost.
+    False without `may_be_offline`, and for one that answers with an error. True for a domain that
+    was never seen: it has nothing of ours that could be lost.
     """
-    allowed = inputs.workspace.domains[key].may_be_offline
+    allowed, facts = inputs.workspace.domains[key].may_be_offline, inputs.live.domains.get(key)
+    if facts is not None and facts.has_error:
+        return False
     return allowed is not None and (
         seen is None or inputs.now - seen <= timedelta(microseconds=allowed / 1000)
     )
