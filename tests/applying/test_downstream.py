@@ -17,7 +17,7 @@ from tests.applying.downstream_helpers import (
     require_converged,
     wait_until_copied,
 )
-from tests.support.raw import Raw
+from tests.support.raw import Raw, encode
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
@@ -344,8 +344,7 @@ def test_a_repaired_source_of_a_new_origin_resumes(
     with Raw(hub.url, hub.user, hub.password) as raw:
         prepare_repair_with_replacement(space, hub, raw, 1500)
         # More messages of another publisher than the search reads first.
-        for number in range(1200):
-            raw.publish("g.x", f"{number}".encode())
+        raw.publish_all(encode("g.x", f"{number}".encode()) for number in range(1200))
         wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == 2700)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(impact, "MAX_SEARCHED", 2000)

@@ -9,7 +9,7 @@ import pytest
 
 from jsplan.applying import replication_wait
 from jsplan.documents.step_kinds import VERIFY_OP
-from tests.support.raw import Raw, delete_all_streams
+from tests.support.raw import Raw, delete_all_streams, encode
 from tests.support.state import read_state
 from tests.support.workspaces import Space, hub_leaf_space, left_to_do, single_space
 
@@ -44,8 +44,8 @@ def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
 
 def publish(raw: Raw, count: int) -> None:
     """Publish `count` messages and wait until the last one is stored."""
-    for number in range(1, count + 1):
-        raw.publish("o.x", b"%d" % number) if number < count else raw.api_ok("o.x", b"%d" % number)
+    raw.publish_all(encode("o.x", b"%d" % number) for number in range(1, count))
+    raw.api_ok("o.x", b"%d" % count)
 
 
 def last_sequence(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:

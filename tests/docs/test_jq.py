@@ -10,7 +10,7 @@ import pytest
 
 from jsplan.workflows import plan as planning
 from tests.docs.pages import ROOT, blocks
-from tests.support.raw import Raw
+from tests.support.raw import Raw, encode
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
     test = {"name": "test", "domain": "leaf"}
     space.write(streams=[kept, store, test, {"name": "OLD", "domain": "hub"}]).apply()
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        for _ in range(1200):
-            raw.publish("test", b"x")
+        raw.publish_all([encode("test", b"x")] * 1200)
         raw.flush()
         raw.request("STORE", b"x")
     with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:

@@ -11,7 +11,7 @@ import pytest
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from tests.health.conftest import ROUTES
-from tests.support.raw import Raw
+from tests.support.raw import Raw, encode
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
@@ -92,8 +92,10 @@ def under_load(linked_servers: LinkedServers, seed: int) -> Iterator[None]:
 
 def _burst(raw: Raw, stream: str, chance: random.Random) -> None:
     size = int(10 * chance.paretovariate(0.5)) % 20_000
-    for _ in range(chance.randrange(1, 1500)):
-        raw.publish(f"{stream}.{chance.choice('aabbbbbc')}", bytes(size))
+    raw.publish_all(
+        encode(f"{stream}.{chance.choice('aabbbbbc')}", bytes(size))
+        for _ in range(chance.randrange(1, 1500))
+    )
     raw.flush()
     if chance.random() < 0.1:
         raw.api_ok(f"$JS.API.STREAM.PURGE.{stream}", {"keep": chance.choice((0, 10, 500))})

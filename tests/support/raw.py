@@ -98,8 +98,14 @@ class Raw:
         self._send(encode(subject, payload, headers, reply))
 
     def publish_all(self, messages: Iterable[bytes]) -> None:
-        """Send what `encode` returned for each message at once, without acks."""
-        self._send(b"".join(messages))
+        """Send what `encode` returned for each message, many at once, without acks."""
+        block = bytearray()
+        for message in messages:
+            block += message
+            if len(block) > 64_000:  # each block has the time of the connection for itself
+                self._send(block)
+                block.clear()
+        self._send(block)
 
     def subscribe(self, subject: str, *, wait: bool = True) -> None:
         """Subscribe to a subject, for `next_message`.
@@ -216,7 +222,7 @@ class Raw:
             if words[2] == subscription:
                 return words, body
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | bytearray) -> None:
         self._socket.sendall(data)
 
 
