@@ -32,7 +32,9 @@ class Change(Struct, frozen=True):
     messages than they have, since consumers finish them, or they were purged. `causes`: the changed
     streams for the fresh flows into streams that do not change. `refuse_rollups`: streams whose
     servers refuse rollups unless they are allowed. `resumed`: those of the fresh flows that
-    continue behind what they have brought, since their stream does not refuse it any more.
+    continue behind what they have brought, since their stream does not refuse it any more. `again`:
+    those that bring what they have brought before. `filled`: streams that come with the messages of
+    another one, by that.
     """
 
     before: FlowGraph
@@ -44,6 +46,8 @@ class Change(Struct, frozen=True):
     causes: Mapping[tuple[Address, str], Address] = field(default_factory=dict)
     refuse_rollups: frozenset[Address] = frozenset()
     resumed: frozenset[tuple[Address, str]] = frozenset()
+    again: frozenset[tuple[Address, str]] = frozenset()
+    filled: Mapping[Address, Address] = field(default_factory=dict)
 
 
 class Arrival(Struct, frozen=True):
@@ -83,6 +87,7 @@ class ArrivalModel:
         self._change = change
         self._before = before = Feeds(change.before)
         kept = {a: before.into(a) for a, n in change.before.nodes.items() if n.messages}
+        kept |= {target: before.into(origin) for target, origin in change.filled.items()}
         self._after = Feeds(
             change.after, {a: feeds for a, feeds in kept.items() if a not in change.emptied}
         )
@@ -150,7 +155,7 @@ class ArrivalModel:
             feeds = arrival.feeds
             roots = {feed.root for feed in feeds}
             most: list[Count] = []
-            again = (stream, arrival.flow.key) in self._change.causes
+            again = (stream, arrival.flow.key) in self._change.again
             if again or self._beside(arrival, here).shares_messages(feeds):
                 most.append(
                     arrival.at_most
@@ -296,7 +301,8 @@ class ArrivalModel:
             return None
         after, flows = self._change.after, [arrival.flow for arrival in arrivals]
         upstream = after.find_upstream(flow.origin for flow in flows)
-        nodes = (self._change.before.nodes.get(address) for address in upstream)
+        filled = self._change.filled
+        nodes = (self._change.before.nodes.get(filled.get(a, a)) for a in upstream)
         size = sum(int(node.state.get("bytes") or 0) for node in nodes if node is not None)
         flows += [flow for address in upstream for flow in after.flows_into.get(address, ())]
         adding = [f for f in flows if f.kind != "mirror" or f.config.get("subject_transforms")]

@@ -42,7 +42,8 @@ class PlannedFlows:
     def __init__(self, inputs: PlanInputs, decisions: Decisions) -> None:
         self._inputs, self._decisions = inputs, decisions
         changes = bool(inputs.backup) or any(
-            v.address.parent is None and (v.preserves or (v.writes and list_origins(v.after or {})))
+            v.address.parent is None
+            and (v.preserves or v.relocation or (v.writes and list_origins(v.after or {})))
             for v in decisions.values()
         )
         known = (inputs.live.objects, decisions, inputs.entries, self._unread_readers())
@@ -51,6 +52,14 @@ class PlannedFlows:
             inputs.topology.canonicalize(a): a
             for a in (chain.from_iterable(known) if changes else ())
             if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
+        }
+        #: The origin of each stream that the plan fills by relocating it, by the target.
+        self._filled = {
+            inputs.topology.canonicalize(v.address): inputs.topology.canonicalize(
+                v.relocation.origin
+            )
+            for v in (inputs.touched(decisions).values() if changes else ())
+            if v.relocation is not None and v.address.is_stream and v.comes_filled and not v.live
         }
         resolve = inputs.topology.routes.resolve_prefix
         reaches = partial(share_connection, inputs)
@@ -61,7 +70,8 @@ class PlannedFlows:
         self.worked_off = self._find_worked_off()
         self.fresh = [flow for flow in self._find_fresh() if not self._continues(flow)]
         self._copied_again = {(f.downstream, f.key): f for f in self._find_copied_again()}
-        self.fresh += self._copied_again.values()
+        self._awaited = {(f.downstream, f.key): f for f in self._find_awaited()}
+        self.fresh += (*self._copied_again.values(), *self._awaited.values())
         begun = {(flow.downstream, flow.key) for flow in self.fresh}
         resumed = [f for f in self._find_resumed() if (f.downstream, f.key) not in begun]
         self._resumed = frozenset((flow.downstream, flow.key) for flow in resumed)
@@ -124,6 +134,8 @@ class PlannedFlows:
         if config is None:
             before = self.before.nodes.get(stream)
             return before if before is not None and not before.is_read else None
+        if live is None and stream in self._filled:
+            live = self._inputs.live.get(self._real[self._filled[stream]])
         return StreamNode(stream, config, live.state if live is not None else {})
 
     def _find_fresh(self) -> Iterator[Flow]:
@@ -152,6 +164,16 @@ class PlannedFlows:
         for origin in filter(self._is_renewed, self._real):
             for flow in self.after.flows_from.get(origin, ()):
                 if flow.kind == "source" and self._copies_again(flow):
+                    yield flow
+
+    def _find_awaited(self) -> Iterator[Flow]:
+        """Yield the flows that waited for a stream, which comes with its messages."""
+        begun = {(flow.downstream, flow.key) for flow in self.fresh}
+        for target in self._filled:
+            known = {(f.downstream, f.key) for f in self.before.flows_from.get(target, ())}
+            for flow in self.after.flows_from.get(target, ()):
+                key = flow.downstream, flow.key
+                if flow.kind != "republish" and key in known and key not in begun:
                     yield flow
 
     def _copies_again(self, flow: Flow) -> bool:
@@ -271,9 +293,11 @@ class PlannedFlows:
             counts,
             self._find_continued(),
             self.worked_off,
-            {key: flow.origin for key, flow in self._copied_again.items()},
+            {k: flow.origin for k, flow in (self._copied_again | self._awaited).items()},
             frozenset(filter(self._refuses_rollups, self.after.nodes)),
             self._resumed,
+            frozenset(self._copied_again),
+            self._filled,
         )
 
     def _refuses_rollups(self, stream: Address) -> bool:
@@ -313,7 +337,7 @@ class PlannedFlows:
         for answer in (arriving or {}).get(self._real[flow.downstream], ()):
             if answer.request.name == flow.key:
                 return answer.at_most
-        origin = self.before.nodes.get(flow.origin)
+        origin = self.before.nodes.get(self._filled.get(flow.origin, flow.origin))
         if origin is not None and origin.is_read:
             return origin.messages
         is_empty = self._inputs.live.is_absent(flow.origin) or flow.origin in self.emptied

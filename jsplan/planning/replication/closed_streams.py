@@ -18,6 +18,7 @@ from jsplan.resources.server_features import ROLLUP_MIRROR_LEVEL
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
+    from jsplan.address import Address
     from jsplan.facts.live import LiveObject
     from jsplan.planning.model import Hazards, PlanInputs, ResourceDecision
     from jsplan.resources.fields import Config
@@ -35,32 +36,40 @@ def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Con
     size, earlier = (limit_of(c, "max_msg_size") for c in (decision.planned, decision.before))
     found = []
     if size and not 0 < earlier <= size:
-        found += [flow for flow in flows if _may_be_larger(inputs, decision, flow, size)]
+        found += [flow for flow in flows if _may_be_larger(inputs, decision.address, flow, size)]
     rollups = [bool(c.get("allow_rollup_hdrs")) for c in (decision.before, decision.planned)]
     if rollups == [True, False] and inputs.level(decision.address) < ROLLUP_MIRROR_LEVEL:
-        found += [f for f in flows if f not in found and _may_roll_up(inputs, decision, f)]
+        found += [f for f in flows if f not in found and _may_roll_up(inputs, decision.address, f)]
     return found
 
 
-def list_resumed(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Config]:
+def list_resumed(inputs: PlanInputs, decision: ResourceDecision) -> list[Config]:
     """Return the mirrors and sources whose messages a stream may have refused, and takes then."""
     live = decision.live
     if live is None or not decision.writes or decision.loses_content:
         return []
-    before, after = decision.before, decision.planned
-    known = {origin_key(flow) for _, flow in list_origins(before)}
-    flows = [flow for _, flow in list_origins(after) if origin_key(flow) in known]
-    if _gets_place(before, after, live.state) or (
+    known = {origin_key(flow) for _, flow in list_origins(decision.planned)}
+    found = list_accepted(inputs, live, decision.planned, inputs.level(decision.address))
+    return [flow for flow in found if origin_key(flow) in known]
+
+
+def list_accepted(
+    inputs: PlanInputs, stream: LiveObject, after: Config, level: int
+) -> list[Config]:
+    """Return the mirror and sources that it may refuse, and not with this configuration."""
+    before = stream.compact
+    flows = [flow for _, flow in list_origins(before)]
+    if _gets_place(before, after, stream.state) or (
         before.get("allow_msg_counter") and not after.get("allow_msg_counter")
     ):
         return flows
     found = []
     size, later = (limit_of(config, "max_msg_size") for config in (before, after))
     if size and not 0 < later <= size:
-        found += [flow for flow in flows if _may_be_larger(inputs, decision, flow, size)]
+        found += [flow for flow in flows if _may_be_larger(inputs, stream.address, flow, size)]
     rollups = [bool(config.get("allow_rollup_hdrs")) for config in (before, after)]
-    if rollups == [False, True] and inputs.level(decision.address) < ROLLUP_MIRROR_LEVEL:
-        found += [f for f in flows if f not in found and _may_roll_up(inputs, decision, f)]
+    if rollups == [False, True] and level < ROLLUP_MIRROR_LEVEL:
+        found += [f for f in flows if f not in found and _may_roll_up(inputs, stream.address, f)]
     return found
 
 
@@ -89,22 +98,22 @@ def _is_full(config: Config, state: Mapping[str, Any]) -> bool:
     return messages > 0 and count_without_place(config, state, 1, size // messages) != 0
 
 
-def _read_origin(inputs: PlanInputs, decision: ResourceDecision, flow: Config) -> LiveObject | None:
-    address = origin_of(inputs, decision.address, flow)
+def _read_origin(inputs: PlanInputs, downstream: Address, flow: Config) -> LiveObject | None:
+    address = origin_of(inputs, downstream, flow)
     return inputs.live.get(address) if address is not None else None
 
 
-def _may_be_larger(inputs: PlanInputs, decision: ResourceDecision, flow: Config, size: int) -> bool:
+def _may_be_larger(inputs: PlanInputs, downstream: Address, flow: Config, size: int) -> bool:
     """Check whether the origin may have a message that is larger than this."""
-    origin = _read_origin(inputs, decision, flow)
+    origin = _read_origin(inputs, downstream, flow)
     if origin is None:
         return True
     return may_have_larger(StreamNode(origin.address, origin.compact, origin.state), size)
 
 
-def _may_roll_up(inputs: PlanInputs, decision: ResourceDecision, flow: Config) -> bool:
+def _may_roll_up(inputs: PlanInputs, downstream: Address, flow: Config) -> bool:
     """Check whether the origin allows rollups, or may have them of another one."""
-    origin = _read_origin(inputs, decision, flow)
+    origin = _read_origin(inputs, downstream, flow)
     if origin is None:
         return True
     return bool(origin.compact.get("allow_rollup_hdrs") or list_origins(origin.compact))
