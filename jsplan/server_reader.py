@@ -84,13 +84,17 @@ class ServerReader(Struct, frozen=True):
         return self.session.context.workspace.domains
 
     async def read(
-        self, addresses: Iterable[Address], domains: Iterable[str] = (), *, tolerant: bool = False
+        self,
+        addresses: Iterable[Address],
+        domains: Iterable[str] = (),
+        *,
+        may_refuse: Collection[str] = (),
     ) -> Live:
         """Read these objects, and the facts about their domains and `domains`, as `read_live`."""
         known, wanted = known_domains(self.session.context), set(addresses)
         on_read = ReadCounter(self.session.observer, len(wanted))
         return await read_live(
-            self._pool, self._domains, wanted, known, domains, on_read, tolerant=tolerant
+            self._pool, self._domains, wanted, known, domains, on_read, may_refuse=may_refuse
         )
 
     async def refresh(self, inputs: PlanInputs, *, require_online: bool = False) -> PlanInputs:
@@ -113,7 +117,8 @@ class ServerReader(Struct, frozen=True):
         self.session.observer.phase(
             f"Reading {count_text(len(wanted), 'object')} in {count_text(count, 'domain')}"
         )
-        live = await self.read(wanted, operators_of(inputs.selected))
+        others = self._others(inputs)
+        live = await self.read(wanted, operators_of(inputs.selected), may_refuse=others)
         inputs = recover_interrupted(replace(inputs, live=live))
         inputs = await read_domain_names(inputs, self._pool)
         planned = {address.domain for address in inputs.selected}
@@ -177,6 +182,10 @@ class ServerReader(Struct, frozen=True):
         live = await read_unmanaged(self._pool, self._domains, wanted, inputs.live)
         return replace(inputs, live=live)
 
+    def _others(self, inputs: PlanInputs) -> set[str]:
+        """Return the domains in which nothing is selected, which a plan reads if they let it."""
+        return self._domains.keys() - {address.domain for address in inputs.selected}
+
     async def _identify_readers(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Identify the domains outside the plan where streams may read what it changes.
 
@@ -187,7 +196,7 @@ class ServerReader(Struct, frozen=True):
         if not unread or not reader_domains(inputs, decisions):
             return inputs
         try:
-            found = await self.read((), unread)
+            found = await self.read((), unread, may_refuse=unread)
         except ConnectError:
             return inputs
         answering = {key: facts for key, facts in found.domains.items() if facts.reachable}
@@ -198,7 +207,7 @@ class ServerReader(Struct, frozen=True):
         unread = unplanned_downstream(inputs, decisions)
         if not unread:
             return inputs
-        found = await self.read({*unread, *unread.values()})
+        found = await self.read({*unread, *unread.values()}, may_refuse=self._others(inputs))
         downstreams = Live(
             found.domains,
             {address: live for address, live in found.objects.items() if address in unread},
@@ -209,7 +218,7 @@ class ServerReader(Struct, frozen=True):
     async def _read_origins(self, inputs: PlanInputs, decisions: Decisions) -> PlanInputs:
         """Read level by level the streams outside the plan that new flows bring messages of."""
         while unread := planned_flows(inputs, decisions).find_unread():
-            found = await self.read(unread)
+            found = await self.read(unread, may_refuse=self._others(inputs))
             origins = Live({}, found.objects, found.unreadable, requested=set(unread))
             inputs = replace(inputs, live=inputs.live.merge(origins))
         return inputs

@@ -20,7 +20,7 @@ from jsplan.applying.recheck_deletions import DeletionCheck
 from jsplan.config.model import Domain
 from jsplan.documents.plan import Plan, Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError, ConnectError, StalePlanError, UsageError
-from jsplan.facts.domains import DuplicateServerCheck, identify_domains
+from jsplan.facts.domains import DuplicateServerCheck, Refusals, identify_domains
 from jsplan.facts.live import DomainFacts, Live, LiveObject, get_retention, is_durable
 from jsplan.facts.reader import read_into, run_parallel
 from jsplan.flows.graph import ReaderIndex
@@ -235,7 +235,9 @@ async def open_domains(
         )
     await pool.open(domain.connection for domain in domains.values())
     async with DuplicateServerCheck() as witnesses:
-        found = await identify_domains(pool, domains.values(), declared, known, witnesses)
+        found = await identify_domains(
+            pool, domains.values(), declared, known, witnesses, Refusals()
+        )
         await witnesses.require_single_servers()
     _require_same_servers(plan, found)
     apis = {facts.key: pool.api(domains[facts.key]) for facts in found if facts.reachable}

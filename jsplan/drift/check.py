@@ -46,7 +46,7 @@ async def check_drift(
     )
     also = set() if options.targets else {key for key, domain in domains.items() if domain.is_own}
     also |= operators_of(inputs.selected)
-    live = await ServerReader(session).read(needed, also, tolerant=True)
+    live = await ServerReader(session).read(needed, also, may_refuse=domains)
     marked = list_marked(replace(inputs, live=live))
     await read_losses(pool, domains, live, checked, marked)
     await compare_replicas(pool, domains, live, checked)
@@ -106,7 +106,7 @@ async def check_replication(session: Session) -> Drift:
     flows: Iterable[FlowHealth] = ()
     if copying:
         wanted = [*copying, *sorted(staging_streams(inputs))]
-        live = await ServerReader(session).read(wanted, tolerant=True)
+        live = await ServerReader(session).read(wanted, may_refuse=context.workspace.domains)
         inputs = recover_interrupted(replace(inputs, live=live))
         flows = await _check_flows(session, inputs, copying)
     return build_document(inputs, [], [], DriftOptions(), flows)
@@ -140,7 +140,7 @@ async def check_addresses(
     if requested:
         needed = with_parent_streams(checked) | staging_streams(inputs)
         asked = {a.domain for a in requested}
-        live = await ServerReader(session).read(needed, asked, tolerant=True)
+        live = await ServerReader(session).read(needed, asked, may_refuse=context.workspace.domains)
         await _read_unmanaged(session, live, sorted(with_parent_streams(others)))
         inputs = recover_interrupted(replace(inputs, live=live))
     managed = [a for a in checked if a in inputs.entries]

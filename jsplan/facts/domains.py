@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -42,28 +42,40 @@ CHECK_TIMEOUT = 2.0
 NO_LEADER = "its cluster has no leader (10008)"
 
 
+class Refusals:
+    """The domains that may refuse to be read, and the errors of those that did."""
+
+    def __init__(self, may_refuse: Collection[str] = ()) -> None:
+        self._may_refuse = may_refuse
+        self.errors: list[ApiError | ConnectError] = []
+
+    def note(self, key: str, error: ApiError | ConnectError) -> DomainFacts:
+        """Return the facts of a domain that refused. Raises the error where it must not."""
+        if key not in self._may_refuse:
+            raise error
+        self.errors.append(error)
+        return DomainFacts(key, reachable=False, reason=str(error), has_error=True)
+
+
 async def identify_domains(
     pool: Pool,
     asked: Iterable[Domain],
     domains: Mapping[str, Domain],
     known: frozenset[str],
     server_check: DuplicateServerCheck,
-    errors: dict[str, ApiError | ConnectError] | None = None,
+    refusals: Refusals,
 ) -> list[DomainFacts]:
     """Identify the domains, all at once, so offline ones cost one timeout together.
 
-    Raises as `identify_domain` does; with `errors`, these are added to it by domain.
-    `server_check` listens for a second server of each; the caller reads its result.
+    Raises as `identify_domain` does, but what `refusals` takes. `server_check` listens for a second
+    server of each; the caller reads its result.
     """
 
     async def identify(domain: Domain) -> DomainFacts:
         try:
             facts = await identify_domain(pool, domain, domains, known)
         except (ApiError, ConnectError) as error:
-            if errors is None:
-                raise
-            errors[domain.key] = error
-            return DomainFacts(domain.key, False, reason=str(error), has_error=True)
+            return refusals.note(domain.key, error)
         if facts.reachable and domain.accounts is None:
             server_check.watch(pool.api(domain), facts)
         return facts
@@ -71,12 +83,11 @@ async def identify_domains(
     return list(await asyncio.gather(*(identify(domain) for domain in asked)))
 
 
-def require_reachable(
-    pool: Pool, live: Live, errors: Mapping[str, ApiError | ConnectError] | None = None
-) -> None:
-    """Raise ConnectError where no domain answers, or one of `errors`: nothing is known."""
+def require_reachable(pool: Pool, live: Live, refusals: Refusals | None = None) -> None:
+    """Raise ConnectError where no domain answers, or the first refusal: nothing is known."""
     if live.domains and not any(facts.reachable for facts in live.domains.values()):
-        raise next(iter((errors or {}).values()), all_offline_error(pool, live.domains))
+        errors = refusals.errors if refusals is not None else []
+        raise errors[0] if errors else all_offline_error(pool, live.domains)
 
 
 def all_offline_error(pool: Pool, facts: Mapping[str, DomainFacts]) -> ConnectError:

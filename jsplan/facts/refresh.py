@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
 from jsplan.address import Address
 from jsplan.config.model import Domain
-from jsplan.errors import OFFLINE_ERRORS, ApiError, ConnectError, NotPermittedError
+from jsplan.errors import OFFLINE_ERRORS, ApiError, NotPermittedError
 from jsplan.facts.domains import (
     DuplicateServerCheck,
+    Refusals,
     identify_domains,
     mark_offline,
     require_reachable,
 )
-from jsplan.facts.live import DomainFacts, Live, server_names
+from jsplan.facts.live import Live, server_names
 from jsplan.facts.reader import (
     MAX_WORKERS,
     Counter,
@@ -39,7 +40,7 @@ async def read_live(
     identify_only: Iterable[str] = (),
     on_read: Counter = ignore_count,
     *,
-    tolerant: bool = False,
+    may_refuse: Collection[str] = (),
 ) -> Live:
     """Read every wanted address, and identify its domains and those in `identify_only`.
 
@@ -48,7 +49,7 @@ async def read_live(
     `known` are domain keys that have answered before (they are in state): one of them may be
     offline even when it is the only one of its connection. Raises ConnectError when a connection
     leads to another server, when no domain answers, and when two servers answer for one domain.
-    A domain that refuses to be read is an error, too; if `tolerant`, it `has_error` beside others.
+    A domain that refuses to be read is an error, too; one of `may_refuse` only `has_error`.
     """
     by_domain: dict[str, list[Address]] = {key: [] for key in sorted(identify_only)}
     for address in sorted(wanted):
@@ -60,7 +61,7 @@ async def read_live(
         workers = max(4, MAX_WORKERS // max(1, len(live.reachable)))
         await read_into(api, live, by_domain[api.domain.key], on_read, workers)
 
-    live = await _read_domains(pool, domains, by_domain, known, read, tolerant=tolerant)
+    live = await _read_domains(pool, domains, by_domain, known, read, may_refuse=may_refuse)
     live.requested = {address for addresses in by_domain.values() for address in addresses}
     for address, found in live.objects.items():
         facts = live.domains[address.domain]
@@ -76,13 +77,13 @@ async def list_live(
     domain_keys: Collection[str] | None = None,
     on_read: Counter = ignore_count,
     *,
-    tolerant: bool = False,
+    may_refuse: Collection[str] = (),
 ) -> Live:
     """Read every stream and consumer of the domains.
 
     `domain_keys` selects domains; default: all without `same_as`. Where listing is not allowed, as
     in an import, read the `declared` ones; those of a domain that refuses this too are unreadable.
-    `on_read` is called with the number of objects that were read since its last call. `tolerant`
+    `on_read` is called with the number of objects that were read since its last call. `may_refuse`
     and what is raised are as in `read_live`.
     """
     by_domain: dict[str, list[Address]] = {
@@ -105,7 +106,7 @@ async def list_live(
             live.unreadable |= dict.fromkeys(unread, str(error))
             live.unlisted[api.domain.key] = str(error)
 
-    return await _read_domains(pool, domains, by_domain, known, read, tolerant=tolerant)
+    return await _read_domains(pool, domains, by_domain, known, read, may_refuse=may_refuse)
 
 
 async def _read_domains(
@@ -115,16 +116,16 @@ async def _read_domains(
     known: frozenset[str],
     read: Callable[[DomainApi, Live], Awaitable[None]],
     *,
-    tolerant: bool,
+    may_refuse: Collection[str],
 ) -> Live:
     """Identify these domains, and read each that answers. Raises ConnectError as `read_live`."""
     await pool.open(domains[key].connection for key in keys)
-    errors: dict[str, ApiError | ConnectError] | None = {} if tolerant else None
+    refusals = Refusals(may_refuse)
     async with DuplicateServerCheck() as server_check:
         asked = [domains[key] for key in keys]
-        facts = await identify_domains(pool, asked, domains, known, server_check, errors)
+        facts = await identify_domains(pool, asked, domains, known, server_check, refusals)
         live = Live({each.key: each for each in facts})
-        require_reachable(pool, live, errors)
+        require_reachable(pool, live, refusals)
 
         async def read_domain(key: str) -> None:
             try:
@@ -132,13 +133,10 @@ async def _read_domains(
             except OFFLINE_ERRORS as error:
                 mark_offline(live, key, error)
             except ApiError as error:
-                if errors is None:
-                    raise
-                errors[key] = error
-                live.domains[key] = DomainFacts(key, False, reason=str(error), has_error=True)
+                live.domains[key] = refusals.note(key, error)
 
         await asyncio.gather(*(read_domain(key) for key in keys if live.is_reachable(key)))
-        require_reachable(pool, live, errors)
+        require_reachable(pool, live, refusals)
         await server_check.require_single_servers()
     return live
 

@@ -95,7 +95,7 @@ def check_overdue_domains(inputs: PlanInputs) -> Findings:
     seen = last_seen(inputs)
     for key, facts in inputs.live.domains.items():
         domain = inputs.workspace.domains[key]
-        if facts.reachable or domain.may_be_offline is None:
+        if facts.reachable or facts.has_error or domain.may_be_offline is None:
             continue
         if is_within_offline_limit(inputs, key, seen.get(key)):
             continue

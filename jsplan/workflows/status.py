@@ -98,7 +98,7 @@ async def _status(
             known_domains(context) if not context.state_error else frozenset(domains),
             wanted,
             on_read=ReadCounter(observer),
-            tolerant=True,
+            may_refuse=domains,
         )
         marked = list_marked(replace(inputs, live=live))
         await read_losses(pool, domains, live, [*live.objects], marked)

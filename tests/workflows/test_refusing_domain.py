@@ -13,7 +13,7 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import plan
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
-from tests.support.raw import Raw
+from tests.support.raw import Raw, delete_all_streams
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ accounts {
 STREAMS = [{"name": "S", "domain": domain, "subjects": ["s"]} for domain in ("one", "two")]
 
 
+SOURCED = {"name": "COPY", "domain": "one", "sources": [{"name": "S", "domain": "one"}]}
+
+
 @pytest.fixture(scope="module")
 def shared_server() -> Iterator[Server]:
     """A server with two accounts that have JetStream, and one that has none."""
@@ -54,6 +57,9 @@ def space(tmp_path: Path, shared_server: Server) -> Space:
         key: {"connection": key, "js_domain": None, "may_be_offline": "7d"}
         for key in ("one", "two")
     }
+    for user in users:
+        with Raw(shared_server.url, user, "x") as raw:
+            delete_all_streams(raw)
     space = Space(
         tmp_path, {"jsplan": 1, "workspace": "test", "connections": users, "domains": domains}
     )
@@ -92,6 +98,16 @@ def test_the_other_domain_is_looked_at(
         raw.api_ok("$JS.API.STREAM.DELETE.S")
     found = drift(space.load, DriftOptions(), RecordingObserver())
     assert (found.exit_code, [row.address for row in found.resource_drift]) == (2, ["one/stream/S"])
+
+
+def test_a_plan_without_the_domain(space: Space) -> None:
+    """A domain in which nothing is selected may refuse; the rest is planned and applied."""
+    space.base["connections"]["two"]["password"] = "wrong"
+    space.write(streams=[STREAMS[0] | {"max_msgs": 7}, STREAMS[1], SOURCED])
+    planned, applied = space.apply(excludes=("two/**",))
+
+    assert applied.exit_code == 0
+    assert {step.address for step in planned.steps} == {"one/stream/COPY", "one/stream/S"}
 
 
 def test_a_workspace_that_is_refused_everywhere(space: Space) -> None:
