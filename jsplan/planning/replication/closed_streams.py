@@ -6,7 +6,7 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.flows.graph import StreamNode, list_origins
@@ -24,32 +24,45 @@ if TYPE_CHECKING:
     from jsplan.resources.fields import Config
 
 
-def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> Iterable[Config]:
-    """Return the mirrors and sources whose messages a stream may refuse after its update."""
-    live = decision.live
-    if live is None or decision.actions != ["update"]:
+def keeps_messages(decision: ResourceDecision) -> bool:
+    """Check whether a stream is updated, or replaced with its messages."""
+    return decision.live is not None and (decision.actions == ["update"] or decision.preserves)
+
+
+def list_refused(inputs: PlanInputs, decision: ResourceDecision) -> list[Config]:
+    """Return the mirrors and sources whose messages a stream may refuse after its change."""
+    if decision.live is None or not keeps_messages(decision):
         return []
-    before = {origin_key(flow) for _, flow in list_origins(decision.before)}
-    flows = [flow for _, flow in list_origins(decision.planned) if origin_key(flow) in before]
-    if _is_full(decision.planned, live.state) and not _is_full(decision.before, live.state):
+    level = inputs.level(decision.address)
+    return list_rejected(inputs, decision.live, decision.planned, level)
+
+
+def list_rejected(
+    inputs: PlanInputs, stream: LiveObject, after: Config, level: int
+) -> list[Config]:
+    """Return the mirror and sources that stay, and that it may refuse with this configuration."""
+    before, state = stream.compact, stream.state
+    known = {origin_key(flow) for _, flow in list_origins(before)}
+    flows = [flow for _, flow in list_origins(after) if origin_key(flow) in known]
+    if _is_full(after, state) and not _is_full(before, state):
         return flows
-    size, earlier = (limit_of(c, "max_msg_size") for c in (decision.planned, decision.before))
+    size, earlier = (limit_of(config, "max_msg_size") for config in (after, before))
     found = []
     if size and not 0 < earlier <= size:
-        found += [flow for flow in flows if _may_be_larger(inputs, decision.address, flow, size)]
-    rollups = [bool(c.get("allow_rollup_hdrs")) for c in (decision.before, decision.planned)]
-    if rollups == [True, False] and inputs.level(decision.address) < ROLLUP_MIRROR_LEVEL:
-        found += [f for f in flows if f not in found and _may_roll_up(inputs, decision.address, f)]
+        found += [flow for flow in flows if _may_be_larger(inputs, stream.address, flow, size)]
+    rollups = [bool(config.get("allow_rollup_hdrs")) for config in (before, after)]
+    if rollups == [True, False] and level < ROLLUP_MIRROR_LEVEL:
+        found += [f for f in flows if f not in found and _may_roll_up(inputs, stream.address, f)]
     return found
 
 
 def list_resumed(inputs: PlanInputs, decision: ResourceDecision) -> list[Config]:
     """Return the mirrors and sources whose messages a stream may have refused, and takes then."""
-    live = decision.live
-    if live is None or not decision.writes or decision.loses_content:
+    if decision.live is None or not keeps_messages(decision):
         return []
     known = {origin_key(flow) for _, flow in list_origins(decision.planned)}
-    found = list_accepted(inputs, live, decision.planned, inputs.level(decision.address))
+    level = inputs.level(decision.address)
+    found = list_accepted(inputs, decision.live, decision.planned, level)
     return [flow for flow in found if origin_key(flow) in known]
 
 

@@ -17,7 +17,7 @@ from jsplan.documents.plan import Step
 from jsplan.facts.measurement import FlowCount, FlowRequest
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
-from jsplan.planning.replication.closed_streams import list_refused
+from jsplan.planning.replication.closed_streams import keeps_messages, list_refused
 from jsplan.planning.replication.impact import origin_domain
 from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_api, origin_key
@@ -28,11 +28,11 @@ from jsplan.units import count_text
 
 
 def list_removed_sources(inputs: PlanInputs, decisions: Decisions) -> list[FlowRequest]:
-    """Return a request for each source or mirror that an update removes and nothing continues.
+    """Return a request for each source or mirror that goes from a stream and nothing continues.
 
     And for each one whose messages the stream may refuse from then on.
     """
-    updated = (v for v in decisions.values() if v.actions == ["update"] and v.address.is_stream)
+    updated = (v for v in decisions.values() if keeps_messages(v) and v.address.is_stream)
     return [
         request for decision in updated for request in _list_for_stream(inputs, decisions, decision)
     ]
@@ -148,7 +148,8 @@ def bound_uncopied(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
     """Let each step that removes mirrors or sources keep how much is not copied."""
     updates: dict[Address, list[Step]] = {}
     for step in steps:
-        if step.op == "stream.update" and step.expect is not None:
+        is_update = step.op == "stream.update" and step.expect is not None
+        if is_update or step.op == "transfer.quiesce":
             updates.setdefault(Address.parse(step.address), []).append(step)
     for request in list_removed_sources(inputs, decisions):
         answers = inputs.measured.uncopied.get(request.downstream, ())

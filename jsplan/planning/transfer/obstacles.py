@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from jsplan.facts.live import get_retention
 from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.closed_streams import list_accepted
+from jsplan.planning.replication.closed_streams import list_accepted, list_rejected
 from jsplan.planning.replication.impact import find_interest_origins, origin_domain, reads_origin
 from jsplan.planning.transfer.configs import limits_copy_consumers
 from jsplan.planning.transfer.methods import may_not_have_rolled_up
@@ -178,10 +178,19 @@ def _source_obstacles(sides: Sides) -> Iterator[Obstacle]:
         if origin_key(source) not in moved:
             text = f"{{origin}} has no source {source['name']} with the same filter yet"
             yield text, "Add the source in an earlier or a later plan."
+    staying = {origin_key(source) for source in moved.values()}
+    for source in before:
+        if origin_key(source) not in staying:
+            text = f"{{target}} has no source {source['name']} with the same filter any more"
+            yield text, "Remove the source in an earlier or a later plan."
     origin = inputs.live.get(relocation.origin)
-    if origin is not None and list_accepted(inputs, origin, sides.after, levels[1]):
-        text = "{origin} may have refused what its sources bring, and {target} would take it"
-        yield text, "Change its limits in an earlier or a later plan."
+    if origin is not None:
+        later = "Change its limits in an earlier or a later plan."
+        if list_accepted(inputs, origin, sides.after, levels[1]):
+            text = "{origin} may have refused what its sources bring, and {target} would take it"
+            yield text, later
+        if list_rejected(inputs, origin, sides.after, levels[1]):
+            yield "{target} may refuse what the sources of {origin} bring", later
     for address in find_interest_origins(inputs, relocation.origin, before):
         text = f"{address} has interest retention, and keeps nothing while no source reads"
         yield text, "Take the source out, apply, and declare it again after the relocation."
