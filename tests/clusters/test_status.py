@@ -17,12 +17,17 @@ if TYPE_CHECKING:
 
     from jsplan.sandbox import Sandbox, Server
 
+LOST = {"c-2-server", "c-3-server"}
 
-def wait_until_leaderless(cluster: Sandbox) -> None:
-    """Wait until the server that is left knows that there is no leader."""
+
+def wait_until_leaderless(cluster: Sandbox, stream: str) -> None:
+    """Wait until the server that is left misses the leader, and the replicas of a stream."""
     for _ in range(300):
         with contextlib.suppress(OSError), connect(cluster) as raw:
-            if raw.api("$JS.API.INFO").get("error", {}).get("err_code") == NO_LEADER:
+            error = raw.api("$JS.API.INFO").get("error", {})
+            known = raw.api(f"$JS.API.STREAM.INFO.{stream}").get("cluster", {})
+            missed = {p["name"] for p in known.get("replicas", ()) if not p.get("current")}
+            if error.get("err_code") == NO_LEADER and missed >= LOST:
                 return
         time.sleep(0.2)
     raise AssertionError("the cluster still has a leader")
@@ -41,7 +46,7 @@ def test_status_without_quorum_and_state(tmp_path: Path, server: Server) -> None
         assert space.apply()[1].exit_code == 0
         for name in ("c-2", "c-3"):
             cluster[name].kill()
-        wait_until_leaderless(cluster)
+        wait_until_leaderless(cluster, "R")
         found = status(space.load, RecordingObserver())
 
     reasons = {domain["domain"]: domain["reason"] for domain in found.domains}
