@@ -21,7 +21,7 @@ from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.transfer.progress import Transfer, list_relocations
-from jsplan.replication.health import FlowHealth
+from jsplan.replication import FlowHealth
 from jsplan.units import count_text, format_timestamp, parse_instant
 
 

@@ -21,7 +21,7 @@ from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.options import PlanningOptions
-from jsplan.replication.health import FlowHealth, ReplicationChecker
+from jsplan.replication import FlowHealth, ReplicationChecker
 from jsplan.server_reader import ServerReader, operators_of, read_domain_names, with_parent_streams
 from jsplan.units import count_text
 

@@ -32,7 +32,7 @@ from jsplan.planning.drift import detect_drift
 from jsplan.planning.interruptions import list_interruptions
 from jsplan.planning.losses import find_health
 from jsplan.planning.model import PlanInputs
-from jsplan.replication.health import FlowHealth
+from jsplan.replication import FlowHealth
 from jsplan.units import SECOND, format_timestamp
 
 #: The reason why a resource is deferred although its domain answers.

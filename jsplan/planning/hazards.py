@@ -25,15 +25,16 @@ from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecisi
 from jsplan.planning.replication.affected_readers import (
     assess_drained,
     assess_markers,
+    assess_read_through,
+    assess_republished,
+    assess_unfilled,
 )
 from jsplan.planning.replication.arriving_messages import assess_arrivals, count_arrivals
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.closed_streams import assess_closed
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.replication.lost_origins import assess_unread_readers
-from jsplan.planning.replication.read_through import assess_read_through, assess_unfilled
 from jsplan.planning.replication.removed_sources import assess_removed_sources
-from jsplan.planning.replication.republished import assess_republished
 from jsplan.planning.split_updates import is_moved
 from jsplan.planning.stranded import (
     add_stranded_messages,

@@ -22,7 +22,7 @@ from jsplan.plan_inputs import build_inputs, require_matching
 from jsplan.planning.build import build_plan
 from jsplan.planning.forgotten_entries import select_forgotten
 from jsplan.planning.model import split_contents
-from jsplan.replication.warnings import find_replication_warnings
+from jsplan.replication import find_replication_warnings
 from jsplan.server_reader import ServerReader
 from jsplan.workflows.state import find_state_to_take
 

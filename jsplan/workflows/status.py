@@ -28,7 +28,7 @@ from jsplan.jetstream import Pool
 from jsplan.options import NullObserver, Observer
 from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.model import PlanInputs
-from jsplan.replication.health import ReplicationChecker, SampleHistory
+from jsplan.replication import ReplicationChecker, SampleHistory
 from jsplan.server_reader import ReadCounter, read_domain_names, with_parent_streams
 from jsplan.status import build_document
 from jsplan.units import count_text

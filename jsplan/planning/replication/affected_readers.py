@@ -1,18 +1,34 @@
-"""Effects of an origin on the streams that read it: drained, or expired."""
+"""Effects of a stream on others: its readers, those through a consumer, and of republishes.
+
+An origin that drains or expires its messages takes them from its readers. A source that reads
+through a consumer copies what that has not delivered. A stream that stores what another one
+republishes may get nothing of it after a plan.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from jsplan.address import Address
+from jsplan.documents.plan import Hazard
+from jsplan.flows.graph import stores_republished
 from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.replication.checks import find_downstream
-from jsplan.planning.replication.impact import begins_to_queue, leaves_markers_sooner
+from jsplan.planning.replication.impact import (
+    begins_to_queue,
+    leaves_markers_sooner,
+    origin_of,
+    republishes_less,
+)
+from jsplan.resources.consumer import filters_of
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
     from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
+    from jsplan.resources.fields import Config
 
 
 def assess_drained(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
@@ -63,3 +79,106 @@ def assess_markers(inputs: PlanInputs, decision: ResourceDecision, decisions: De
             "expired subjects are copied, and replace what is kept there"
         )
         yield counted("DELETES_MESSAGES", text, total, causes=names)
+
+
+def assess_read_through(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
+    """Yield the hazard of streams that read their origin through this consumer.
+
+    They copy nothing without it, and only what its filters take.
+    """
+    parent, live = decision.address.parent, decision.live
+    if decision.address.kind != "consumer" or parent is None or live is None:
+        return
+    filters = [sorted(filters_of(config)) for config in (live.compact, decision.planned)]
+    if not decision.deletes and filters[0] == filters[1]:
+        return
+    readers = sorted(
+        str(reader)
+        for reader, _, flow in find_downstream(inputs, decisions, parent)
+        if (flow.get("consumer") or {}).get("name") == decision.address.consumer
+    )
+    if readers:
+        verb = "reads" if len(readers) == 1 else "read"
+        text = f"{', '.join(readers)} {verb} {parent} through this consumer"
+        yield Hazard("BREAKS_REPLICATION", text, causes=readers)
+
+
+def assess_unfilled(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
+    """Yield the hazard of a lost or recreated stream that its sources do not fill again.
+
+    A server begins such a source where the consumer is (measured on 2.14 and 2.15).
+    """
+    is_lost = decision.reason == "create_because_missing"
+    if not decision.address.is_stream or not (is_lost or decision.loses_content):
+        return
+    for source in decision.planned.get("sources") or ():
+        name = (source.get("consumer") or {}).get("name")
+        origin = origin_of(inputs, decision.address, source) if name else None
+        if origin is None:
+            continue
+        consumer = Address(origin.domain, "consumer", f"{origin.stream}/{name}")
+        stream, reader = inputs.live.get(origin), inputs.live.get(consumer)
+        known = [decisions[a] for a in (origin, consumer) if a in decisions]
+        if stream is None or any(v.loses_content or v.live is None for v in known):
+            continue  # the consumer begins at its start
+        pending = int(reader.state.get("num_pending") or 0) if reader is not None else 0
+        if most := max(0, int(stream.state.get("messages") or 0) - pending):
+            text = (
+                f"up to {count_text(most, 'message')} of {origin} do not come again: consumer "
+                f"{name} has delivered them. Set its position first"
+            )
+            yield counted("BREAKS_REPLICATION", text, most, causes=[str(origin)])
+
+
+def assess_republished(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions
+) -> Hazards:
+    """Yield the hazard of a stream that is deleted or republishes less, as does its successor."""
+    live = decision.live
+    if live is None or not live.compact.get("republish"):
+        return
+    after = _plan_successor(inputs, decision, decisions)
+    if not republishes_less(live.compact, after):
+        return
+    readers = [
+        str(address)
+        for address, config in sorted(_list_streams(inputs, decisions), key=itemgetter(0))
+        if address != decision.address
+        and share_connection(inputs, address.domain, decision.address.domain)
+        and stores_republished(config, live.compact)
+    ]
+    if readers:
+        dest, verb = live.compact["republish"]["dest"], "stores" if len(readers) == 1 else "store"
+        text = f"{', '.join(readers)} {verb} what it republishes under {dest}, and will not get all"
+        yield Hazard("BREAKS_REPLICATION", text, causes=readers)
+
+
+def _list_streams(inputs: PlanInputs, decisions: Decisions) -> Iterator[tuple[Address, Config]]:
+    """Yield the streams that stay, in domains that do not answer as they were last applied."""
+    for address, live in inputs.live.objects.items():
+        if address.is_stream and planned_config(inputs, decisions, address) is not None:
+            yield address, live.compact
+    for address, entry in inputs.entries.items():
+        if address.is_stream and not inputs.live.is_reachable(address.domain):
+            yield address, entry.config
+
+
+def _plan_successor(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Config:
+    """Return what the stream will be, or the target of its relocation in the same account."""
+    address: Address = decision.address
+    if decision.relocation is not None and decision.deletes:
+        address = decision.relocation.target
+        if not share_connection(inputs, address.domain, decision.address.domain):
+            return {}
+    return planned_config(inputs, decisions, address) or {}
+
+
+def share_connection(inputs: PlanInputs, one: str, other: str) -> bool:
+    """Check whether two domains are reached in one account, which shares its subjects."""
+    domains = inputs.workspace.domains
+    pair = [domains[domain].connection for domain in (one, other) if domain in domains]
+    return one == other or (len(pair) == 2 and pair[0] == pair[1])

@@ -19,9 +19,9 @@ from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
 from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Hazards
+from jsplan.planning.replication.affected_readers import share_connection
 from jsplan.planning.replication.closed_streams import list_resumed
 from jsplan.planning.replication.impact import continued_sources, copies_again
-from jsplan.planning.replication.republished import share_connection
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, ROLLUP_MIRROR_LEVEL
 from jsplan.resources.source_header import source_name

@@ -1,1 +1,0 @@
-"""Checks over open connections whether mirrors and sources follow their origins."""
