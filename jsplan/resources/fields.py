@@ -85,7 +85,7 @@ class Field(Struct, frozen=True):
 
     `default` is what the server uses if the field is omitted: a value, ABSENT, or None if it
     depends on the rest of the configuration (then the table's `fill_derived` fills it in). `level`
-    is the API level that knows the field (0: 2.10 and older, 1: 2.11, 2: 2.12, 4: 2.14).
+    is the API level that knows the field, by `SERVER_VERSIONS` in `resources/server_features.py`.
     `value_levels` are values that need a higher level than the field itself.
 
     `unlimited` fields take 0 and less as -1. `unordered` lists are sets to the server. `echoed`:

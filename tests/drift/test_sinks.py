@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.config.model import Connection
+from jsplan.config.tables.settings import SINKS
 from jsplan.documents.alert import Alert, AlertEvent
 from jsplan.documents.base import dumps
+from jsplan.drift.service.outputs import SINK_BUILDERS
 from jsplan.drift.service.sinks import (
     MAX_QUEUED,
     Delivery,
@@ -56,6 +58,11 @@ def alert_event(
         "2026-01-31T12:00:00Z",
         "2026-01-31T12:00:00Z",
     )
+
+
+def test_every_kind_of_sink_is_built() -> None:
+    """Each table of sinks has a function that builds one."""
+    assert SINK_BUILDERS.keys() == SINKS.keys()
 
 
 class WebhookServer:

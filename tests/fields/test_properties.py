@@ -22,6 +22,7 @@ from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError
 from jsplan.options import DriftOptions
 from jsplan.planning.decide import table_of
+from jsplan.resources.server_features import NEWEST_LEVEL
 from jsplan.workflows.drift import drift
 from tests.fields import strategies
 from tests.support.raw import streams as names_of
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from tests.fields.server_bench import ServerBench
     from tests.support.workspaces import Space
 
-NEWEST = 5
 FEW, SEEDED, MANY = 96, 240, int(os.environ.get("JSPLAN_EXAMPLES", "20000"))
 CHECKS = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
 #: Streams of one workspace, each with up to two consumers.
@@ -45,9 +45,11 @@ Pair = tuple[Body, Body]
 
 def stream_pairs() -> st.SearchStrategy[Pair]:
     """Draw a stream with up to two consumers, and what becomes of them."""
-    consumers = [strategies.pairs(strategies.consumers(f"C{n}", NAME, NEWEST)) for n in range(2)]
+    consumers = [
+        strategies.pairs(strategies.consumers(f"C{n}", NAME, NEWEST_LEVEL)) for n in range(2)
+    ]
     return st.tuples(
-        strategies.pairs(strategies.streams(NAME, NEWEST)),
+        strategies.pairs(strategies.streams(NAME, NEWEST_LEVEL)),
         st.tuples(*consumers),
         st.integers(0, 15),
     ).map(_combine)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from jsplan.resources.server_features import NEWEST_LEVEL
 from tests.fields import strategies
 from tests.fields.server_bench import PARENTS
 
 if TYPE_CHECKING:
     from tests.fields.server_bench import ServerBench
 
-NEWEST = 5
 MANY = int(os.environ.get("JSPLAN_EXAMPLES", "30000"))
 SEEDED = settings(
     max_examples=800,
@@ -31,10 +31,10 @@ FEW = settings(SEEDED, max_examples=200)
 OPEN_ENDED = settings(SEEDED, max_examples=MANY, derandomize=False)
 
 Pair = tuple[dict[str, Any], dict[str, Any]]
-STREAM_PAIRS = strategies.pairs(strategies.streams("U", NEWEST))
+STREAM_PAIRS = strategies.pairs(strategies.streams("U", NEWEST_LEVEL))
 CONSUMER_PAIRS = st.sampled_from(sorted(PARENTS)).flatmap(
     lambda stream: st.tuples(
-        st.just(stream), strategies.pairs(strategies.consumers("c", stream, NEWEST))
+        st.just(stream), strategies.pairs(strategies.consumers("c", stream, NEWEST_LEVEL))
     )
 )
 

@@ -12,6 +12,7 @@ from jsplan.facts.live import DomainFacts, Live
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.build import build_plan, decide_all
 from jsplan.resources import CONSUMER, STREAM
+from jsplan.resources.server_features import SERVER_VERSIONS
 from tests.support.process import jsplan
 from tests.support.raw import Raw
 from tests.support.state import load_context
@@ -55,7 +56,6 @@ CONSUMERS: dict[str, tuple[int, dict[str, Any]]] = {
 CASES = [("stream", path, *case) for path, case in STREAMS.items()] + [
     ("consumer", path, *case) for path, case in CONSUMERS.items()
 ]
-NAMES = {1: "2.11", 2: "2.12", 4: "2.14"}
 
 
 def write_workspace(space: Space, kind: str, body: dict[str, Any]) -> Space:
@@ -112,7 +112,7 @@ def test_the_error_names_field_and_levels(
     assert address == ("main/stream/S" if kind == "stream" else "main/consumer/S/C")
     assert (
         text
-        == f"{path} needs API level {needed} (nats-server {NAMES[needed]}); main has level {needed - 1}"
+        == f"{path} needs API level {needed} (nats-server {SERVER_VERSIONS[needed]}); main has level {needed - 1}"
     )
     assert below.errored
     assert below.steps == []

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from jsplan.config.tables.settings import SINKS
 from jsplan.context import Context
 from jsplan.documents.alert import AlertEvent
 from jsplan.drift.service.endpoint import Answer, serve, text_answer
@@ -70,21 +71,36 @@ class JobHealth:
 
 def build_sinks(context: Context) -> list[Sink]:
     """Build `drift.sinks`. Raises ConnectError for invalid settings, SinkError for a wrong URL."""
-    workspace, found = context.workspace, list[Sink]()
-    for number, written in enumerate(workspace.drift.sinks, 1):
-        if "webhook" in written:
-            hook = written["webhook"]
-            headers, format_ = hook.get("headers") or {}, str(hook.get("format") or "chat")
-            found.append(Webhook(number, str(hook["url"]), headers, format_))
-        elif "subject" in written:
-            domain = workspace.domains[written.get("domain") or next(iter(workspace.domains))]
-            target = resolve_settings(workspace.connections[domain.connection], context.environ)
-            found.append(
-                SubjectSink(str(written["subject"]), Publisher(target, str(written["subject"])))
-            )
-        else:
-            found.append(FileSink(workspace.root / str(written["file"])))
+    found = []
+    for number, written in enumerate(context.workspace.drift.sinks, 1):
+        kind = next(kind for kind in SINKS if kind in written)
+        found.append(SINK_BUILDERS[kind](context, number, written))
     return found
+
+
+def _build_webhook(_: Context, number: int, written: Mapping[str, Any]) -> Sink:
+    hook = written["webhook"]
+    headers, format_ = hook.get("headers") or {}, str(hook.get("format") or "chat")
+    return Webhook(number, str(hook["url"]), headers, format_)
+
+
+def _build_subject(context: Context, _: int, written: Mapping[str, Any]) -> Sink:
+    workspace, subject = context.workspace, str(written["subject"])
+    domain = workspace.domains[written.get("domain") or next(iter(workspace.domains))]
+    target = resolve_settings(workspace.connections[domain.connection], context.environ)
+    return SubjectSink(subject, Publisher(target, subject))
+
+
+def _build_file(context: Context, _: int, written: Mapping[str, Any]) -> Sink:
+    return FileSink(context.workspace.root / str(written["file"]))
+
+
+#: By the key that names the target, for each of `SINKS`; the number is that of the sink.
+SINK_BUILDERS: Final[dict[str, Callable[[Context, int, Mapping[str, Any]], Sink]]] = {
+    "webhook": _build_webhook,
+    "subject": _build_subject,
+    "file": _build_file,
+}
 
 
 class DriftOutputs:

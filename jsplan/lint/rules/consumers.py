@@ -509,22 +509,3 @@ JS254 = Rule(
     ),
     fix="Remove replay_policy, unless the pauses are intended.",
 )
-
-
-RULES = (
-    JS240,
-    JS241,
-    JS242,
-    JS243,
-    JS244,
-    JS245,
-    JS246,
-    JS247,
-    JS248,
-    JS249,
-    JS250,
-    JS251,
-    JS252,
-    JS253,
-    JS254,
-)

@@ -522,20 +522,3 @@ JS217 = Rule(
     ),
     fix="Let max_msg_size be 1KiB larger than that of the origin, or leave it out.",
 )
-
-
-RULES = (
-    JS205,
-    JS206,
-    JS207,
-    JS208,
-    JS209,
-    JS210,
-    JS211,
-    JS212,
-    JS213,
-    JS214,
-    JS215,
-    JS216,
-    JS217,
-)

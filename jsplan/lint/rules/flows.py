@@ -286,6 +286,3 @@ JS204 = Rule(
     ),
     fix="Narrow the stream's subjects, or use a delivery prefix that no stream stores.",
 )
-
-
-RULES = (JS201, JS202, JS203, JS204)

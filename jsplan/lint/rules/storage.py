@@ -550,22 +550,3 @@ JS234 = Rule(
     ),
     fix="Correct the key or the value: see Thresholds in the reference of streams, or remove it.",
 )
-
-
-RULES = (
-    JS220,
-    JS221,
-    JS222,
-    JS223,
-    JS224,
-    JS225,
-    JS226,
-    JS227,
-    JS228,
-    JS229,
-    JS230,
-    JS231,
-    JS232,
-    JS233,
-    JS234,
-)
