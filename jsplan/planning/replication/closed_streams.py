@@ -46,14 +46,9 @@ def list_rejected(
     flows = [flow for _, flow in list_origins(after) if origin_key(flow) in known]
     if _is_full(after, state) and not _is_full(before, state):
         return flows
-    size, earlier = (limit_of(config, "max_msg_size") for config in (after, before))
-    found = []
-    if size and not 0 < earlier <= size:
-        found += [flow for flow in flows if _may_be_larger(inputs, stream.address, flow, size)]
-    rollups = [bool(config.get("allow_rollup_hdrs")) for config in (before, after)]
-    if rollups == [True, False] and level < ROLLUP_MIRROR_LEVEL:
-        found += [f for f in flows if f not in found and _may_roll_up(inputs, stream.address, f)]
-    return found
+    rollups = level < ROLLUP_MIRROR_LEVEL and _takes_rollups(before, after)
+    size = _smaller_limit(after, before)
+    return [f for f in flows if _may_have(inputs, stream.address, f, size, rollups=rollups)]
 
 
 def list_resumed(inputs: PlanInputs, decision: ResourceDecision) -> list[Config]:
@@ -76,14 +71,28 @@ def list_accepted(
         before.get("allow_msg_counter") and not after.get("allow_msg_counter")
     ):
         return flows
-    found = []
-    size, later = (limit_of(config, "max_msg_size") for config in (before, after))
-    if size and not 0 < later <= size:
-        found += [flow for flow in flows if _may_be_larger(inputs, stream.address, flow, size)]
-    rollups = [bool(config.get("allow_rollup_hdrs")) for config in (before, after)]
-    if rollups == [False, True] and level < ROLLUP_MIRROR_LEVEL:
-        found += [f for f in flows if f not in found and _may_roll_up(inputs, stream.address, f)]
-    return found
+    rollups = level < ROLLUP_MIRROR_LEVEL and _takes_rollups(after, before)
+    size = _smaller_limit(before, after)
+    return [f for f in flows if _may_have(inputs, stream.address, f, size, rollups=rollups)]
+
+
+def _smaller_limit(refusing: Config, taking: Config) -> int:
+    """Return the `max_msg_size` of one, if the other takes larger messages; else 0."""
+    size, other = (limit_of(config, "max_msg_size") for config in (refusing, taking))
+    return 0 if 0 < other <= size else size
+
+
+def _takes_rollups(taking: Config, refusing: Config) -> bool:
+    return bool(taking.get("allow_rollup_hdrs")) and not refusing.get("allow_rollup_hdrs")
+
+
+def _may_have(
+    inputs: PlanInputs, downstream: Address, flow: Config, size: int, *, rollups: bool
+) -> bool:
+    """Check whether a flow may bring a message of more than `size` bytes (0: none), or a rollup."""
+    return bool(size and _may_be_larger(inputs, downstream, flow, size)) or (
+        rollups and _may_roll_up(inputs, downstream, flow)
+    )
 
 
 def _gets_place(before: Config, after: Config, state: Mapping[str, Any]) -> bool:
