@@ -18,7 +18,7 @@ from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from jsplan.sandbox import Server
@@ -398,10 +398,13 @@ def test_memory_does_not_grow(watched_space: WatchedSpace, events: int) -> None:
                 )
                 raw.api_ok(f"$JS.API.STREAM.DELETE.T{number}")
 
+        def knows_of(changes: int) -> Callable[[], bool]:
+            return lambda: job.metric("jsplan_drift_advisories_total") >= changes
+
         for share in range(4):
             change_streams(events // 4, share * events)
-            received = job.metric("jsplan_drift_advisories_total")
-            assert received >= events // 4 * (share + 1)
+            changes = (share + 1) * (events // 16 * 4)
+            job.wait_until(knows_of(changes), f"advisory {changes}")
             sizes.append(resident_memory(job.process.pid))
             job.drain()
     assert job.stop() == 0
