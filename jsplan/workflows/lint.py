@@ -63,7 +63,8 @@ async def _read_live(workspace: Workspace, environ: Mapping[str, str], observer:
     wanted = sorted(with_parent_streams(workspace.resources))
     observer.phase(f"Reading {count_text(len(own), 'domain')}")
     async with Pool(workspace.connections, environ, read_only=True, guarded=True) as pool:
-        live = await read_live(pool, workspace.domains, wanted, frozenset(workspace.domains), own)
+        domains = frozenset(workspace.domains)
+        live = await read_live(pool, workspace.domains, wanted, domains, own, may_refuse=domains)
         streams: dict[str, list[Address]] = {key: [] for key in own if live.is_reachable(key)}
         for address in wanted:
             if address in workspace.resources and address.is_stream and address.domain in streams:

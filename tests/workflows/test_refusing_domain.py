@@ -10,11 +10,13 @@ from jsplan.errors import JsplanError
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.drift import drift
+from jsplan.workflows.import_ import import_
+from jsplan.workflows.lint import lint
 from jsplan.workflows.plan import plan
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import RecordingObserver, Space
+from tests.support.workspaces import RecordingObserver, Space, approve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,6 +96,10 @@ def test_the_other_domain_is_looked_at(
     with pytest.raises(JsplanError, match="two"):
         plan(space.load, PlanOptions(), RecordingObserver())
 
+    observer = RecordingObserver()
+    assert lint(space.load, observer, ask=True).live
+    assert [reason in text for text in observer.texts if "only the files" in text] == [True]
+
     with Raw(shared_server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.S")
     found = drift(space.load, DriftOptions(), RecordingObserver())
@@ -108,6 +114,19 @@ def test_a_plan_without_the_domain(space: Space) -> None:
 
     assert applied.exit_code == 0
     assert {step.address for step in planned.steps} == {"one/stream/COPY", "one/stream/S"}
+
+
+def test_an_import_from_the_other_domain(space: Space, shared_server: Server) -> None:
+    """What is imported needs only the domains it is in."""
+    with Raw(shared_server.url) as raw:
+        raw.api_ok("$JS.API.STREAM.CREATE.NEW", {"name": "NEW", "subjects": ["new"]})
+    space.base["connections"]["two"]["password"] = "wrong"
+    new = {"name": "NEW", "domain": "one", "subjects": ["new"]}
+    space.write(streams=[*STREAMS, new])
+    given = ("one/stream/NEW",), PlanOptions(), approve, RecordingObserver()
+
+    assert import_(space.load, *given)[1].exit_code == 0
+    assert "one/stream/NEW" in (space.folder / "state/test.json").read_text()
 
 
 def test_a_workspace_that_is_refused_everywhere(space: Space) -> None:
