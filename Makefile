@@ -57,10 +57,8 @@ types: setup-spark ## mypy --strict over package and tests
 imports: setup-spark ## the imports between the packages
 	@$(BIN)/lint-imports --no-logo
 
-# What fails runs once more, alone: hundreds of servers on two cores answer late now and then. What fails twice fails, and both are printed.
 pytest: setup-spark ## the tests alone
-	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS) || \
-		{ test $$? -eq 1 && echo "== what failed, once more, alone" && $(PYTEST) --last-failed --last-failed-no-failures none $(PYTEST_ARGS); }
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-matrix: spark-classes ## the release, the reports in a browser, the tests marked `matrix` against every supported nats-server, and Spark 4.0 and 4.1
 	$(PYTEST) -m download tests/access tests/install tests/sandbox tests/facts tests/planning tests/workflows tests/render tests/examples
