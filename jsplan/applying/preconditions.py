@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable, Mapping
-from itertools import chain
 from typing import Any, Final
 
 from msgspec import Struct, field
@@ -22,11 +21,10 @@ from jsplan.documents.plan import Plan, Step
 from jsplan.errors import OFFLINE_ERRORS, ApiError, ConnectError, StalePlanError, UsageError
 from jsplan.facts.domains import DuplicateServerCheck, Refusals, identify_domains
 from jsplan.facts.live import DomainFacts, Live, LiveObject, get_retention, is_durable
-from jsplan.facts.reader import read_into, run_parallel
+from jsplan.facts.reader import parse_stream, read_into, run_parallel
 from jsplan.flows.graph import ReaderIndex
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.planning.guards import is_same_server, server_label
-from jsplan.resources.fields import Config
 from jsplan.units import count_text
 
 
@@ -291,10 +289,11 @@ def _no_domain_error(reason: str) -> ConnectError:
 
 
 class NewReaders:
-    """Finds streams that read what a step changes, and were created since the plan.
+    """Finds streams that read what a step changes, and were created or changed since the plan.
 
-    The streams are listed again for each step, before it writes. Steps that ask while they are
-    being listed share the next list, so that none gets one that began before it asked.
+    Also changed ones that those read. The streams are listed again for each step, before it writes.
+    Steps that ask while they are being listed share the next list, so that none gets one that began
+    before it asked.
     """
 
     def __init__(self, plan: Plan, apis: Mapping[str, DomainApi]) -> None:
@@ -304,17 +303,18 @@ class NewReaders:
         known = (step.precondition.get("readers", ()) for step in plan.steps)
         self._keys = sorted({key for keys in known for key in keys})
         self._one_list = asyncio.Lock()
-        self._next: asyncio.Task[ReaderIndex] | None = None
+        self._next: asyncio.Task[dict[Address, LiveObject]] | None = None
 
     async def find(self, steps: Iterable[Step]) -> dict[str, str]:
-        """Describe by step id a stream that reads what the step changes, and was created since.
+        """Describe by step id a stream that reads what the step changes, and is not as planned.
 
         Streams that the plan changes are left out, and domains that cannot be listed now.
         """
         wanted = [step for step in steps if "readers" in step.precondition]
         if not wanted:
             return {}
-        readers = await self._list()
+        streams = await self._list()
+        readers = ReaderIndex((address, one.raw) for address, one in streams.items())
         found: dict[str, str] = {}
         for step in wanted:
             known = step.precondition["readers"]
@@ -323,31 +323,36 @@ class NewReaders:
                 is_ours = reader in self._ours or reader.stream.startswith(STAGING_PREFIX)
                 if is_new and not is_ours:
                     found[step.id] = f"is read by {reader} now, which the plan does not know"
+            for name, planned in step.precondition.get("related", {}).items():
+                stream = streams.get(Address.parse(name))
+                if stream is not None and stream.flows_fingerprint != planned:
+                    found[step.id] = f"is connected with {name}, which was changed since the plan"
         return found
 
     def _canonicalize(self, step: Step) -> Address:
         domain = self._real.get(step.domain, step.domain)
         return Address.of_stream(domain, step.target_address.stream)
 
-    async def _list(self) -> ReaderIndex:
+    async def _list(self) -> dict[Address, LiveObject]:
         """Return a list that began after this call."""
         if self._next is None:
             self._next = asyncio.create_task(self._list_next())
         return await asyncio.shield(self._next)
 
-    async def _list_next(self) -> ReaderIndex:
+    async def _list_next(self) -> dict[Address, LiveObject]:
         async with self._one_list:
             self._next = None
             listed = await asyncio.gather(*map(self._list_streams, self._keys))
-        return ReaderIndex(chain.from_iterable(part.items() for part in listed))
+        return {address: one for part in listed for address, one in part.items()}
 
-    async def _list_streams(self, key: str) -> dict[Address, Config]:
-        """Return the configurations of a domain; none where it cannot be listed."""
+    async def _list_streams(self, key: str) -> dict[Address, LiveObject]:
+        """Return the streams of a domain; none where it cannot be listed."""
         if (api := self._find_api(key)) is None:
             return {}
         with contextlib.suppress(ApiError):
             infos, _ = await api.streams()
-            return {Address.of_stream(key, i["config"]["name"]): i["config"] for i in infos}
+            named = ((Address.of_stream(key, info["config"]["name"]), info) for info in infos)
+            return {address: parse_stream(address, info) for address, info in named}
         return {}
 
     def _find_api(self, key: str) -> DomainApi | None:

@@ -70,7 +70,8 @@ class PreconditionShape(TypedDict, total=False):
     cluster has moved or scaled this stream. `parent`: the stream of a consumer. `consumers`:
     `created` of the durable consumers, by name, of a stream that is preserved. `readers`: by domain
     the streams that read one which is deleted, replaced or given other messages, over any number of
-    hops; another one makes the plan stale.
+    hops; another one makes the plan stale. `related`: a digest of the configuration of each of them
+    that no step changes, and of what they read where a flow begins; another digest does so, too.
     """
 
     fingerprint: Fingerprint
@@ -83,6 +84,7 @@ class PreconditionShape(TypedDict, total=False):
     consumers: dict[str, str]
     new_flows: list[NewFlow]
     readers: dict[str, list[str]]
+    related: dict[StreamAddress, Fingerprint]
 
 
 class NewConsumer(TypedDict):

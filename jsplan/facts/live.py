@@ -23,6 +23,9 @@ from jsplan.resources import TABLES
 from jsplan.resources.fields import strip_metadata
 from jsplan.resources.kv_entry import VALUE
 
+#: Fields that change nothing of which messages a stream or its readers have.
+_WITHOUT_EFFECT = ("description", "metadata", "num_replicas", "placement", "storage", "compression")
+
 
 @dataclass(slots=True)
 class LiveObject:
@@ -137,6 +140,12 @@ class LiveObject:
         return self.actual_fingerprint or digest(
             {"config": self.compact, "created": self.created, "domain": self.address.domain}
         )
+
+    @property
+    def flows_fingerprint(self) -> str:
+        """`sha256:…` of what a stream reads, stores, deletes and republishes."""
+        kept = {name: v for name, v in self.compact.items() if name not in _WITHOUT_EFFECT}
+        return digest(kept)
 
 
 def _without_backfill(raw: dict[str, Any]) -> dict[str, Any]:

@@ -6,10 +6,11 @@ what the plan itself changes.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from jsplan.address import Address
 from jsplan.documents.plan import Step
+from jsplan.documents.step_kinds import VERIFY_OP
 from jsplan.facts.live import get_retention, is_durable
 from jsplan.flows.graph import ReaderIndex
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
@@ -61,11 +62,11 @@ def expect_streams(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
             step.precondition["parent"] = expected
 
 
-def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Step]) -> None:
+def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Sequence[Step]) -> None:
     """Write into the first step that changes what readers get which streams read it, by domain.
 
     Over any number of hops, before the plan or after it. Those of domains that could not be listed
-    are not known.
+    are not known. `related` has the configurations that were judged.
     """
     found: dict[Address, Step] = {}
     begins = planned_flows(inputs, decisions).meeting
@@ -78,19 +79,56 @@ def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Iterable[Ste
     read = reader_domains(inputs, decisions) - inputs.live.unlisted.keys()
     listed = [domain for domain in sorted(read) if inputs.workspace.domains[domain].is_own]
     readers = ReaderIndex(_list_configs(inputs, decisions, listed))
+    digests, written = _digest_others(inputs, steps, listed), set[Address]()
     for stream, step in found.items():
+        real = inputs.topology.canonicalize(stream)
+        reading = readers.find(real)
         known: dict[str, list[str]] = {domain: [] for domain in listed}
-        for reader in sorted(readers.find(inputs.topology.canonicalize(stream))):
+        for reader in sorted(reading):
             known.setdefault(reader.domain, []).append(reader.stream)
         step.precondition["readers"] = {domain: known[domain] for domain in listed}
+        if stream in begins:
+            # What many steps need is in the first: all are checked before any write.
+            reading |= planned_flows(inputs, decisions).find_upstream({real, *reading}) - written
+            written |= reading
+        if related := {str(a): digests[a] for a in sorted(reading) if a in digests}:
+            step.precondition["related"] = related
+
+
+def _digest_others(
+    inputs: PlanInputs, steps: Iterable[Step], domains: Iterable[str]
+) -> dict[Address, str]:
+    """Return the `flows_fingerprint` of each stream that no step changes."""
+    changed = {
+        inputs.topology.canonicalize(Address.of_stream(a.domain, a.stream))
+        for step in steps
+        for a in _changed_by(step)
+    }
+    return {
+        one.address: one.flows_fingerprint
+        for domain in domains
+        for one in inputs.live.streams(domain)
+        if one.address not in changed
+    }
+
+
+def _changed_by(step: Step) -> Iterator[Address]:
+    """Yield the streams whose configuration a step may change, and what belongs to them."""
+    if step.op != VERIFY_OP and step.kind.on in ("stream", "any"):
+        yield step.target_address
+        yield Address.parse(step.address)
+        params = step.params or {}
+        yield from (Address.parse(params[side]) for side in ("from", "to") if side in params)
 
 
 def _changes_readers(step: Step, decision: ResourceDecision, begins: Container[Address]) -> bool:
-    """Check whether a step deletes or replaces a stream, or changes what its readers get.
+    """Check whether a step takes or restores a stream, or changes what its readers get.
 
     Where it is recreated, the step that deletes it comes before.
     """
-    if step.op == "transfer.quiesce" or (step.kind.on == "stream" and step.kind.does == "delete"):
+    if step.op in ("transfer.quiesce", "stream.restore") or (
+        step.kind.on == "stream" and step.kind.does == "delete"
+    ):
         return True
     return step.kind.begins_flows and (matters_to_readers(decision) or decision.address in begins)
 

@@ -100,7 +100,7 @@ def _rehearsed_precondition(
     wanted = {
         name: value
         for name, value in step.precondition.items()
-        if name not in ("max_deleted", "max_consumers", "parent", "consumers", "readers")
+        if name not in ("max_deleted", "max_consumers", "parent", "consumers", "readers", "related")
     }
     if wanted.get("fingerprint", "absent") != "absent":
         wanted["fingerprint"] = fingerprints[step.target_address]

@@ -23,7 +23,8 @@ class SlowDomain:
         """Return the streams that there were when it was asked; each reads the stream S."""
         self.lists += 1
         self.was_asked.set()
-        infos = [{"config": {"name": name, "mirror": {"name": "S"}}} for name in self.names]
+        rest = {"created": "2026-01-01T00:00:00Z", "state": {}}
+        infos = [{"config": {"name": name, "mirror": {"name": "S"}}} | rest for name in self.names]
         await self.may_answer.wait()
         return infos, {}
 

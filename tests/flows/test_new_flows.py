@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.applying import replicated_streams
-from jsplan.errors import JsplanError
+from jsplan.errors import JsplanError, StalePlanError
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from tests.support.raw import Raw
 from tests.support.workspaces import hub_leaf_space, left_to_do
@@ -90,6 +90,88 @@ def test_an_origin_that_has_grown(clean_hub_leaf: Sandbox, tmp_path: Path) -> No
         ):
             space.apply_saved(plan, allow_hazards=("DUPLICATES_MESSAGES",))
         assert count("D") == 40
+
+
+A: dict[str, Any] = {"name": "A", "domain": "hub", "subjects": ["a.>"]}
+B: dict[str, Any] = {"name": "B", "domain": "hub", "subjects": ["b.>"]}
+R: dict[str, Any] = {"name": "R", "domain": "hub", "subjects": ["r.>"]}
+FROM_A, FROM_B, NONE = {"name": "A"}, {"name": "B"}, {"name": "B", "filter_subject": "b.none"}
+COPIED = {"sources": [FROM_A]}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("streams", "planned", "outside", "related"),
+    [
+        pytest.param(
+            [A, B, R | {"sources": [FROM_A, NONE]}],
+            [A, B | COPIED, R | {"sources": [FROM_A, NONE]}],
+            R | {"sources": [FROM_A, FROM_B]},
+            "hub/stream/B is connected with hub/stream/R",
+            id="a managed reader has another filter",
+        ),
+        pytest.param(
+            [A, B],
+            [A, B | COPIED],
+            R | {"sources": [FROM_B], "max_msgs": 3},
+            "hub/stream/B is connected with hub/stream/R",
+            id="a reader has a lower limit",
+        ),
+        pytest.param(
+            [A, R | {"sources": [FROM_B]}],
+            [A, R | {"sources": [FROM_A, FROM_B]}],
+            B | COPIED,
+            "hub/stream/R is connected with hub/stream/B",
+            id="another origin reads the new one",
+        ),
+        pytest.param(
+            [A],
+            [],
+            R | {"sources": [{"name": "A", "filter_subject": "a.y"}]},
+            "hub/stream/A is connected with hub/stream/R",
+            id="a reader of a deleted stream has another filter",
+        ),
+    ],
+)
+def test_a_stream_that_was_changed_since(
+    clean_hub_leaf: Sandbox,
+    tmp_path: Path,
+    streams: list[dict[str, Any]],
+    planned: list[dict[str, Any]],
+    outside: dict[str, Any],
+    related: str,
+) -> None:
+    """A saved plan is refused where another client changed what it judged of other streams."""
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    space.write(streams=streams).apply()
+    before = {"sources": [FROM_B]} if outside["name"] == "R" and planned else {}
+    before |= {"sources": [FROM_A]} if not planned else {}
+    name, config = outside["name"], {k: v for k, v in outside.items() if k != "domain"}
+    bare = {"name": name, "subjects": config["subjects"]} | before
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        if name not in {stream["name"] for stream in streams}:
+            raw.api_ok(f"$JS.hub.API.STREAM.CREATE.{name}", bare)
+        for _ in range(5):
+            raw.request("a.x", b"")
+        plan = space.write(streams=planned).plan()
+        raw.api_ok(f"$JS.hub.API.STREAM.UPDATE.{name}", config)
+
+        with pytest.raises(StalePlanError, match=f"{related}, which was changed since the plan"):
+            space.apply_saved(plan, allow_hazards=("DELETES_STREAM", "BREAKS_REPLICATION"))
+
+
+@pytest.mark.matrix
+def test_a_stream_that_was_only_described_since(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """A saved plan is applied where a change of a reader makes no difference to its messages."""
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    space.write(streams=[A, B]).apply()
+    reader = {"name": "R", "sources": [FROM_B]}
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.api_ok("$JS.hub.API.STREAM.CREATE.R", reader)
+        plan = space.write(streams=[A, B | COPIED]).plan()
+        described = reader | {"description": "new", "metadata": {"owner": "other"}}
+        raw.api_ok("$JS.hub.API.STREAM.UPDATE.R", described)
+    assert space.apply_saved(plan).exit_code == 0
 
 
 @pytest.mark.matrix

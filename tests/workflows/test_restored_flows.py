@@ -9,7 +9,7 @@ import pytest
 from jsplan.applying import restore as restoring
 from jsplan.applying.step_context import StepFailed
 from jsplan.backup.run import BackupOptions
-from jsplan.errors import PlanError, RefusedError, UsageError
+from jsplan.errors import PlanError, RefusedError, StalePlanError, UsageError
 from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
 from tests.support.explained_steps import require_explained
@@ -157,6 +157,24 @@ def test_a_mirror_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: 
     (found,) = plan.diagnostics
     assert (found.severity, found.code, found.address) == ("warning", "JS483", "hub/stream/ORIGIN")
     assert "will not get what is stored from 6 to 10" in found.summary
+
+
+def test_a_reader_that_is_created_before_the_answer(tmp_path: Path, server: Server) -> None:
+    """A stream that reads a restored one only since its plan was shown makes that stale."""
+    space = single_space(tmp_path, server).write()
+    with Raw(server.url) as raw:
+        raw.api_ok(f"{PLAIN}.STREAM.CREATE.ORIGIN", {"name": "ORIGIN"})
+        save(space, "main/**")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.ORIGIN")
+
+        def create_reader(plan: Plan) -> None:
+            assert plan.steps
+            reader = {"name": "READER", "sources": [{"name": "ORIGIN"}]}
+            raw.api_ok(f"{PLAIN}.STREAM.CREATE.READER", reader)
+
+        chosen = RestoreOptions(space.folder / "bk")
+        with pytest.raises(StalePlanError, match="is read by main/stream/READER now"):
+            restore(space.load, chosen, create_reader, RecordingObserver())
 
 
 def test_a_copy_of_a_queue_reader_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:

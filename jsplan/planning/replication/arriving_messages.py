@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
@@ -224,14 +224,17 @@ class PlannedFlows:
 
     def find_unread(self) -> set[Address]:
         """Return the streams that new messages may come from, and that were not read yet."""
-        changed = {flow.downstream for flow in self.fresh}
-        upstream = self.before.find_upstream(changed) | self.after.find_upstream(changed)
+        upstream = self.find_upstream({flow.downstream for flow in self.fresh})
         live = self._inputs.live
         return {
             address
             for address in upstream - self.before.nodes.keys() - self.after.nodes.keys()
             if address not in live.requested and live.is_reachable(address.domain)
         }
+
+    def find_upstream(self, streams: Collection[Address]) -> set[Address]:
+        """Return every stream that their messages come from, before the plan or after it."""
+        return self.before.find_upstream(streams) | self.after.find_upstream(streams)
 
     @property
     def meeting(self) -> set[Address]:
