@@ -30,7 +30,6 @@ SYMLINK, PIPE, FOLDER = b"!symlink ", b"!pipe", b"!folder"
 _CODES: Final = {int(code) for code in ExitCode}
 #: Characters that turn, hide or move text. A view shows an escape instead.
 _HIDDEN: Final = ("Cc", "Cf", "Cs", "Zl", "Zp")
-_LAST: Final = re.compile(r'File "[^"]*/(jsplan/[^"]+)", line \d+, in (\S+)')
 _ASKED: Final = re.compile(rb"\$\{env\.([A-Za-z_][A-Za-z0-9_]*)\}")
 #: The same in a field that is a secret.
 _AS_SECRET: Final = re.compile(
@@ -44,11 +43,7 @@ CREDENTIALS: Final = (
 
 
 class Violation(Exception):
-    """The document made jsplan do something forbidden. `key` is the same for the same bug."""
-
-    def __init__(self, key: str, detail: str) -> None:
-        super().__init__(key)
-        self.key, self.detail = key, detail
+    """The document made jsplan do something forbidden."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +176,7 @@ class DocumentRun:
     def _check_ended(self, result: CommandResult, args: Sequence[str]) -> None:
         shown = result.err + result.out
         if "this is a bug in jsplan" in shown or "Traceback (most recent call last)" in shown:
-            raise Violation(
-                f"bug: {error_location(shown)}", f"jsplan {' '.join(args)}\n{shown[-3000:]}"
-            )
+            raise Violation(f"jsplan {' '.join(args)} has a bug: {shown[-3000:]}")
         if result.code not in _CODES:
             raise Violation(f"exit code {result.code}", shown[-2000:])
 
@@ -227,15 +220,6 @@ def _stream() -> io.TextIOWrapper:
 def _text(stream: io.TextIOWrapper) -> str:
     stream.seek(0)
     return stream.read()
-
-
-def error_location(shown: str) -> str:
-    """Return the last line of jsplan in a traceback, and the class of the error."""
-    frames = _LAST.findall(shown)
-    raised = re.findall(
-        r"^([A-Za-z_.]+(?:Error|Exception|Warning|Exit|Stopped|Interrupt))\b", shown, re.MULTILINE
-    )
-    return f"{raised[-1] if raised else '?'} in {':'.join(frames[-1]) if frames else '?'}"
 
 
 def _check_text(text: str) -> None:

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
+import yaml
+
 from jsplan.cli.main import main
 from jsplan.jetstream import pool
 from jsplan.jetstream.connection import Inbox, InboxMessage, NatsConnection
@@ -25,6 +27,10 @@ from tests.support.raw import Raw
 T = TypeVar("T")
 
 SEEDS: Final = Path(__file__).parent / "seeds"
+#: What of the greeting of a server is recorded.
+GREETED: Final = (
+    "server_name", "version", "domain", "jetstream", "max_payload", "api_lvl", "cluster",
+)  # fmt: skip
 WRITES: Final = (".CREATE", ".UPDATE", ".DELETE", ".PURGE", ".RESTORE.", "$KV.")
 
 
@@ -46,20 +52,7 @@ class RecordedLink(NatsConnection):
         headers: dict[str, str] | None = None,
     ) -> bytes:
         """Send the request and record the answer."""
-        RecordedLink.greeting = {
-            k: v
-            for k, v in self.server.items()
-            if k
-            in (
-                "server_name",
-                "version",
-                "domain",
-                "jetstream",
-                "max_payload",
-                "api_lvl",
-                "cluster",
-            )
-        }
+        RecordedLink.greeting = {name: self.server[name] for name in GREETED if name in self.server}
         try:
             answer = await super().request(subject, payload, timeout, headers=headers)
         except Exception as error:
@@ -128,54 +121,6 @@ class _RecordedInbox(Inbox):
         return message
 
 
-def workspace(url: str, **more: Any) -> dict[str, Any]:
-    """A workspace with something of every kind."""
-    return {
-        "jsplan": 1,
-        "workspace": "w",
-        "connections": {"main": {"url": url, "user": "acc", "password": "acc"}},
-        "domains": {
-            "hub": {"connection": "main"},
-            "leaf": {"connection": "main", "labels": ["edge"], "may_be_offline": "7d"},
-        },
-        "defaults": {"domain": "hub"},
-        "ownership": {"marker": True},
-        "streams": [
-            {
-                "name": "A",
-                "subjects": ["A.*"],
-                "description": "first",
-                "max_age": "1y",
-                "metadata": {"team": "x"},
-                "consumers": [
-                    {
-                        "name": "C",
-                        "filter_subject": "A.one",
-                        "ack_policy": "explicit",
-                        "backoff": ["1s", "5s"],
-                        "max_deliver": 3,
-                    }
-                ],
-            },
-            {
-                "name": "B",
-                "domain": "leaf",
-                "subjects": ["B.>"],
-                "max_msgs": 1000,
-                "allow_direct": True,
-            },
-            {"name": "M", "domain": "leaf", "mirror": {"name": "A", "domain": "hub"}},
-            {
-                "name": "S",
-                "sources": [{"name": "B", "domain": "leaf", "filter_subject": "B.x"}],
-                "subjects": ["S"],
-            },
-        ],
-        "kv": [{"bucket": "K", "history": 5}],
-        "object_stores": [{"bucket": "O", "max_bytes": "1GiB"}],
-    } | more
-
-
 def record(
     folder: Path, files: dict[str, Any], *args: str, known: tuple[str, ...] = ()
 ) -> Document:
@@ -215,7 +160,8 @@ def main_() -> None:
     SEEDS.mkdir(exist_ok=True)
     with Sandbox.hub_and_leaf() as sandbox, tempfile.TemporaryDirectory() as name:
         folder, url = Path(name), sandbox["hub"].url
-        base = workspace(url)
+        base = yaml.safe_load((SEEDS / "recorded.yaml").read_bytes())
+        base["connections"]["main"]["url"] = url
         seeds = {
             "create": record(folder, base, "plan", "-o", "create.plan"),
             "apply": record(folder, base, "apply", "-y"),
@@ -243,17 +189,8 @@ def main_() -> None:
             config = raw.api_ok("$JS.hub.API.STREAM.INFO.S")["config"]
             raw.api_ok("$JS.hub.API.STREAM.UPDATE.S", config | {"description": "someone else"})
         seeds["drift"] = record(folder, base, "drift")
-        seeds["import"] = record(
-            folder,
-            base,
-            "import",
-            "--all",
-            "--domain",
-            "hub",
-            "--generate-config",
-            "new.jsplan.yaml",
-            "-y",
-        )
+        importing = "import --all --domain hub --generate-config new.jsplan.yaml -y"
+        seeds["import"] = record(folder, base, *importing.split())
         (folder / "new.jsplan.yaml").unlink(missing_ok=True)
         seeds["discover"] = record(folder, base, "domains", "discover")
         seeds["access"] = record(folder, base, "access", "--check")
@@ -268,16 +205,8 @@ def main_() -> None:
         with Raw(url, "acc", "acc") as raw:
             raw.api_ok("$JS.hub.API.STREAM.DELETE.A")
         seeds["restore"] = record(folder, base, "restore", "saved", "-y", known=saved)
-        seeds["destroy"] = record(
-            folder,
-            base,
-            "destroy",
-            "-y",
-            "--allow-hazard",
-            "DELETES_STREAM",
-            "--allow-hazard",
-            "BREAKS_REPLICATION",
-        )
+        allowed = "--allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION"
+        seeds["destroy"] = record(folder, base, "destroy", "-y", *allowed.split())
         plans = {
             f"{name}.plan": (folder / f"{name}.plan").read_bytes() for name in ("create", "change")
         }

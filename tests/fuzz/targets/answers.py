@@ -56,7 +56,9 @@ def run(scene: DocumentRun) -> None:
     """Run the command of the document."""
     play_servers(scene.document)
     result = scene.jsplan(*scene.command())
-    if scene.command()[0] == "import" and result.code == 1 and "new.jsplan.yaml:" in result.err:
+    # A second answer without a field of the first makes the field unknown: JS413.
+    found = "new.jsplan.yaml:" in result.err and "[JS413]" not in result.err
+    if scene.command()[0] == "import" and result.code == 1 and found:
         raise Violation("a generated file is wrong", result.err)
 
 

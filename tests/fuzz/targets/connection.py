@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tests.fuzz import hostile_values
+from tests.fuzz.changes import form_of
 from tests.fuzz.document_run import CREDENTIALS
 from tests.fuzz.harness import WRONG, Target
-from tests.fuzz.mutate import form_of
 from tests.fuzz.targets.common import WORKSPACE, files_document, with_commands
 
 if TYPE_CHECKING:
