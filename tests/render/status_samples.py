@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from jsplan.diagnostics import Diagnostic
+import msgspec
+
 from jsplan.documents.status import Status
 from jsplan.units import SECOND
+from tests.render.samples import read
 
 NO_LIMITS = dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_storage"))
 
@@ -106,49 +108,8 @@ def status(**parts: Any) -> Status:
 
 
 def two_domains() -> Status:
-    """Return two domains, one of them with limits, and a flow of each kind."""
-    limits = NO_LIMITS | {"max_storage": 10 << 30, "max_streams": 100, "max_memory": 1 << 30}
-    stalled = "flow control stalled: the origin waits for an answer before it sends more, and none reaches it"
-    return status(
-        domains=[
-            domain("hub", streams=3, consumers=1, messages=2401, storage=88_211, limits=limits),
-            domain("leaf", version=None, api_level=0, memory=2048),
-            domain("far", offline_reason="no responders on $JS.far.API", excused=False),
-        ],
-        streams=[
-            stream("hub/stream/ORDERS", 1200),
-            stream("hub/kv/CONFIG", 1, type="kv", managed=False, consumers=0),
-            stream("hub/stream/ORDERS_ALL", 1191, copies="sources", consumers=0),
-            stream("leaf/stream/EMPTY", 0, last_time=None),
-        ],
-        consumers=[
-            consumer("hub/consumer/ORDERS/NEW"),
-            consumer("hub/consumer/ORDERS/tail", managed=False),
-        ],
-        replication=[
-            flow("leaf/stream/ORDERS", "hub/stream/ORDERS_ALL", stalled, lag=9, last_seq=1191),
-            flow(
-                "far/stream/ORDERS",
-                "hub/stream/ORDERS_ALL",
-                "not known: the origin's domain far is offline",
-                healthy=None,
-                lag=None,
-                active=None,
-                last_seq=None,
-                origin_last_seq=None,
-            ),
-            flow("hub/stream/ORDERS", "leaf/stream/ORDERS_COPY", kind="mirror"),
-        ],
-        diagnostics=[
-            Diagnostic(
-                "warning",
-                "JS415",
-                "exists but cannot be read: x",
-                "It uses a feature this server does not know.",
-                "hub/stream/NEWER",
-            )
-        ],
-    )
+    """Return two domains, one of them with limits, one that is offline, and a flow of each kind."""
+    return msgspec.convert(read("status"), Status)
 
 
 def fleet(stores: int) -> Status:
