@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsplan.sandbox import Sandbox, versions
-from tests.sequences.fixed_cases import FIXED
+from tests.sequences.known_cases import KNOWN, RELOCATED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
-from tests.sequences.relocation_cases import RELOCATED
 from tests.sequences.show import format_outcome
 from tests.sequences.shrink import shrink_case
 
@@ -36,7 +35,7 @@ def main() -> int:
     )
     parser.add_argument("--earlier", action="store_true", help="with a plan applied before")
     parser.add_argument("--relocated", action="store_true", help="with relocations")
-    parser.add_argument("--named", help="a fixed case by its name, or `all`")
+    parser.add_argument("--named", help="a known case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)
     parser.add_argument("--print", action="store_true", help="print files, load, plan and findings")
@@ -51,7 +50,7 @@ def main() -> int:
 
 def _cases(wanted: argparse.Namespace) -> list[Case]:
     if wanted.named:
-        return [f.case for name, f in (FIXED | RELOCATED).items() if wanted.named in ("all", name)]
+        return [f.case for name, f in (KNOWN | RELOCATED).items() if wanted.named in ("all", name)]
     first = wanted.seed[-1]
     seeds = [*wanted.seed, *range(first + 1, first + wanted.count)]
     return [

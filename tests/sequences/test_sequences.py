@@ -15,10 +15,9 @@ import pytest
 
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.sequences.fixed_cases import FIXED
+from tests.sequences.known_cases import KNOWN, RELOCATED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
-from tests.sequences.relocation_cases import RELOCATED
 from tests.sequences.show import format_outcome
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, hub_leaf_space
@@ -63,26 +62,26 @@ def play_all(
 @pytest.mark.parametrize("name", RELOCATED)
 def test_known_relocations(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Each mended sequence with a relocation loses and repeats nothing, or is refused."""
-    fixed = RELOCATED[name]
-    outcome = play(fixed.case, hub_leaf, tmp_path)
+    known = RELOCATED[name]
+    outcome = play(known.case, hub_leaf, tmp_path)
 
     assert outcome.findings == [], format_outcome(outcome)
-    assert outcome.word in fixed.ends, format_outcome(outcome)
+    assert outcome.word in known.ends, format_outcome(outcome)
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("name", FIXED)
+@pytest.mark.parametrize("name", KNOWN)
 def test_known_sequences(name: str, hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Each mended sequence is announced with its number, done in a safe order, or refused."""
-    fixed = FIXED[name]
-    outcome = play(fixed.case, hub_leaf, tmp_path)
+    known = KNOWN[name]
+    outcome = play(known.case, hub_leaf, tmp_path)
 
     assert outcome.findings == [], format_outcome(outcome)
-    assert outcome.word in fixed.ends, format_outcome(outcome)
-    if fixed.deletes is not None:
+    assert outcome.word in known.ends, format_outcome(outcome)
+    if known.deletes is not None:
         assert outcome.plan is not None
         codes = {h.code for c in outcome.plan.resource_changes for h in c.hazards}
-        assert ("DELETES_MESSAGES" in codes) == fixed.deletes, format_outcome(outcome)
+        assert ("DELETES_MESSAGES" in codes) == known.deletes, format_outcome(outcome)
 
 
 #: How the seeds of each kind are made into cases.
