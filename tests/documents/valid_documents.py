@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
-from jsplan.documents.deletions import (
-    ConsumerChange,
-    DeletionRequest,
-    HeldMessages,
-    Limits,
-    PlannedDeletion,
-    UncopiedFlow,
-)
-from jsplan.documents.plan import Step
+import yaml
+
 from tests.render import samples
 
+FOLDER: Final = Path(__file__).parent
 CREATED, AT = "2026-01-01T00:00:00.123456789Z", "2026-01-02T00:00:00Z"
-STAGING_STREAM = "hub/stream/JSPLAN_STAGING_ORDERS_0123abcd"
-DELETION = PlannedDeletion(
-    "hub/stream/ORDERS",
-    DeletionRequest(
-        Limits(max_msgs=5),
-        interest="is",
-        consumers=(ConsumerChange("NEW", "start", ("a.>",), "by_start_sequence", 4),),
-        held=HeldMessages(3, ("OLD",)),
-        drains=(">",),
-        finished=("NEW",),
-        target_storage="memory",
-    ),
-    at_most=7,
-    last_seq=9,
-)
-SOURCE = {
-    "name": "SALES",
-    "external": {"api": "$JS.leaf.API", "deliver": ""},
-    "filter_subject": "sales.>",
-    "opt_start_seq": 7,
-}
 STATE_RECORD: dict[str, Any] = {
     "declared": {"max_age": None},
     "origin": "created",
     "prevent_destroy": True,
     "depends_on": ["hub/kv/C"],
-}
-FLOWS = {
-    "flows": [
-        {"origin": "hub/stream/ORDERS", "kind": "source", "config": SOURCE, "from_start": True}
-    ],
-    "managed": True,
 }
 BACKFILL_ORIGIN: dict[str, Any] = {
     "origin": "leaf/stream/A", "target": "hub/stream/B", "created": CREATED, "first": 1, "last": 90, "filters": ["a.>"], "skipped": [5],
@@ -69,140 +37,23 @@ CONSUMER_POSITION = {
 }
 
 
+def _more(section: str) -> dict[str, Any]:
+    """Read the parts that the sample documents do not have."""
+    more: dict[str, Any] = yaml.safe_load((FOLDER / "more_parts.yaml").read_bytes())[section]
+    return more
+
+
 def plan() -> dict[str, Any]:
     """A plan with each action and steps of several kinds."""
-    found = samples.everything()
-    chain = {"state_address": "hub/stream/ORDERS", "api_level": 5, "origin_level": 5}
-    chain |= {"from": "hub/stream/ORDERS", "to": STAGING_STREAM}
-    old = {"config": samples.STREAM, "created": CREATED}
-    begins = {
-        "id": "0123",
-        "origin": "hub/stream/ORDERS",
-        "staging": STAGING_STREAM,
-        "method": "snapshot",
-        "old": old,
-    }
-    coming = {
-        "NEW": {
-            "address": "hub/consumer/ORDERS/NEW",
-            "config": samples.CONSUMER,
-            "record": STATE_RECORD,
-        },
-        "OLD": None,
-    }
-    found.steps += [
-        Step(
-            "a1",
-            "hub/stream/ORDERS",
-            "transfer.quiesce",
-            "",
-            None,
-            {},
-            params=chain | {"transfer": begins},
-            object="hub/stream/ORDERS",
-        ),
-        Step(
-            "a2",
-            "hub/stream/ORDERS",
-            "transfer.consumers",
-            "",
-            None,
-            {"after_step": "a1"},
-            ["a1"],
-            params=chain | {"consumers": coming},
-        ),
-        Step(
-            "a3",
-            "hub/stream/ORDERS",
-            "replication.verify",
-            "",
-            None,
-            {},
-            ["a2"],
-            params=FLOWS,
-            optional_if_offline=["a1"],
-        ),
-        Step(
-            "a4",
-            "hub/stream/ORDERS",
-            "state.update",
-            "",
-            None,
-            {},
-            record=STATE_RECORD,
-            deletions=[DELETION],
-            uncopied=[UncopiedFlow("S", "hub/stream/S", ("s.>",), ("S", "s.>", ">"), None)],
-        ),
-    ]
-    found.domains = {
-        "hub": {
-            "reachable": True,
-            "reason": None,
-            "api_level": 5,
-            "version": "2.15.1",
-            "server": {"name": "hub"},
-        }
-    }
-    return found.to_json()
+    found, more = samples.everything().to_json(), _more("plan")
+    return found | {"steps": found["steps"] + more["steps"], "domains": more["domains"]}
 
 
 def state() -> dict[str, Any]:
     """A state with every part of a running apply."""
     found = samples.state()
-    old = {"config": samples.STREAM, "created": CREATED}
-    consumers = {
-        "NEW": {"config": samples.CONSUMER, "created": CREATED, "state": CONSUMER_POSITION}
-    }
-    begun = {"id": "s1", "expect": None}
-    found["pending"] |= {
-        "hub/stream/ORDERS": begun
-        | {
-            "address": "hub/stream/ORDERS",
-            "op": "replication.verify",
-            "record": None,
-            "params": FLOWS,
-        },
-        "hub/kv/C": begun
-        | {
-            "address": "hub/kv/C",
-            "op": "stream.update",
-            "expect": {"max_age": 5},
-            "record": STATE_RECORD,
-        },
-        "hub/kv/D": begun
-        | {
-            "address": "hub/kv/D",
-            "op": "stream.delete",
-            "record": {"previous_address": "hub/kv/E"},
-        },
-    }
-    found["replacements"] |= {
-        "hub/stream/BIG": {
-            "address": "hub/stream/BIG",
-            "origin": "hub/stream/BIG",
-            "id": "0123",
-            "staging": STAGING_STREAM,
-            "method": "drain",
-            "old": old,
-            "phase": "consumers_paused",
-            "end": 5,
-            "quiesced_state": {"messages": 5, "last_seq": 9},
-            "consumers": consumers,
-        },
-        "hub/consumer/ORDERS/NEW": {
-            "address": "hub/consumer/ORDERS/NEW",
-            **consumers["NEW"],
-            "position": 9,
-            "stream_created": CREATED,
-            "position_once": "again",
-        },
-        "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef": {
-            "address": "hub/consumer/ORDERS/JSPLAN_STAGING_0123456789abcdef",
-            "at_most": 9,
-            "consumers": ["NEW"],
-        },
-        "hub/stream/FROM": {"address": "hub/stream/FROM", "first_seq": 7},
-    }
+    for name, entries in _more("state").items():
+        found[name] |= entries
     found["backfills"] = {"history": PINNED_RANGE}
     found["history"][0]["changes"] = [CHANGE]
     found["resources"]["hub/stream/ORDERS"]["starts"] = {"SALES@$JS.leaf.API": 7}

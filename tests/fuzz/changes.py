@@ -223,6 +223,15 @@ class TreeChanges:
             holder[other] = Raw("*a")
 
 
+@st.composite
+def changed_json(draw: Draw, tree: Tree) -> bytes:
+    """Change one to three places of a document."""
+    box = [deepcopy(tree)]
+    for _ in range(draw(st.integers(1, 3))):
+        TreeChanges(draw, tree, ()).change(box)
+    return bytes_of(json_text(box[0]))
+
+
 # --- Texts of trees
 
 

@@ -53,6 +53,22 @@ _STATE: Final = {
     "consumer_count": 0,
     "num_subjects": 1,
 }
+_CONFIG: Final[dict[str, Any]] = {
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "old",
+    "storage": "file",
+    "num_replicas": 1,
+    "duplicate_window": 120_000_000_000,
+    "compression": "none",
+    "allow_direct": False,
+    "metadata": {},
+}
 _NOT_FOUND: Final = {
     "STREAM.MSG": (10037, "no message found"),
     "CONSUMER": (10014, "consumer not found"),
@@ -70,26 +86,8 @@ def _parsed(payload: bytes) -> dict[str, Any]:
 
 def stream(name: str, **config: Any) -> dict[str, Any]:
     """Return STREAM.INFO of a stream."""
-    defaults = {
-        "name": name,
-        "subjects": [f"{name}.*"],
-        "retention": "limits",
-        "max_consumers": -1,
-        "max_msgs": -1,
-        "max_bytes": -1,
-        "max_age": 0,
-        "max_msgs_per_subject": -1,
-        "max_msg_size": -1,
-        "discard": "old",
-        "storage": "file",
-        "num_replicas": 1,
-        "duplicate_window": 120_000_000_000,
-        "compression": "none",
-        "allow_direct": False,
-        "metadata": {},
-    }
     return {
-        "config": defaults | config,
+        "config": {"name": name, "subjects": [f"{name}.*"]} | _CONFIG | config,
         "created": CREATED,
         "state": dict(_STATE),
         "cluster": {"leader": "n1"},

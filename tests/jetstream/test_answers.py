@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import random
@@ -18,8 +17,8 @@ from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import ConnectionSettings
 from tests.support.buckets import new_bucket
 from tests.support.fake_api import DOMAIN, FakeApi, unchanged_answer
-from tests.support.mutations import nested_lists
 from tests.support.raw import Raw, delete_all_streams
+from tests.support.wrong_values import WRONG, JsonPath, nested_lists, paths, replace_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,24 +36,6 @@ COMMANDS = {
     "state": ["state", "list"], "import": ["import", "-y", f"{DOMAIN}/**", "--generate-config", "{folder}/found.jsplan.yaml"],
     "discover": ["domains", "discover"],
 }  # fmt: skip
-#: What takes the place of a value.
-WRONG: tuple[Any, ...] = (
-    None,
-    "x",
-    "",
-    -1,
-    5,
-    1.5,
-    True,
-    [],
-    {},
-    [None],
-    [5],
-    {"x": "y"},
-    2**63,
-    "a.b/c",
-    [[["x"]]],
-)
 #: Changed answers that are tried of each command.
 SAMPLE = {
     "plan": 30,
@@ -65,7 +46,6 @@ SAMPLE = {
     "import": 8,
     "discover": 8,
 }
-JsonPath = tuple[str | int, ...]
 
 
 class Scene:
@@ -121,35 +101,6 @@ def scene(tmp_path: Path, server: Server) -> Iterator[Scene]:
         made.begin()
         impostor.seen.clear()
         yield made
-
-
-def paths(value: Any, so_far: JsonPath = ()) -> Iterator[JsonPath]:
-    """Return every path in a document, the root included."""
-    yield so_far
-    items = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, each in items:
-        yield from paths(each, (*so_far, key))
-
-
-def replace_at(answer: Any, path: JsonPath, value: Any) -> Any:
-    """Replace one place of the answer, if it has that place."""
-    if not path:
-        return value
-    out = copy.deepcopy(answer)
-    at: Any = out
-    try:
-        for key in path[:-1]:
-            at = at[key]
-        at[path[-1]] = value
-    except (KeyError, IndexError, TypeError):
-        return answer
-    return out
 
 
 def change_answer(api: str, path: JsonPath, value: Any, asked: str, answer: Any) -> Any:

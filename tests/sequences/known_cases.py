@@ -1,4 +1,4 @@
-"""Sequences given by hand in `known*.yaml`, each of a mended error, judged like the random ones.
+"""Sequences given by hand in `known*.yaml`, each of a mended error.
 
 `T` stands for the name of the case: its stream is TS, on the hub, with the subjects T.>. A consumer
 has explicit acknowledgements unless it says otherwise.

@@ -6,9 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
-from msgspec import to_builtins
 
-from jsplan.planning.backfill.model import BackfillState, OriginState
+from tests.documents import valid_documents
 from tests.fuzz.document_run import Violation
 from tests.fuzz.documents import Document
 from tests.fuzz.harness import Target
@@ -42,68 +41,11 @@ COMMANDS: Final = (
 )
 
 
-_RECORD: Final = {
-    "declared": {"name": "N"},
-    "depends_on": [],
-    "origin": "created",
-    "prevent_destroy": False,
-}
-
-
 def journal(state: dict[str, Any]) -> bytes:
     """Return every kind of journal line."""
-    entry = next(iter(state["resources"].values()))
-    lines: list[dict[str, Any]] = [
-        {"session": {"lineage": state["lineage"], "serial": state["serial"] + 1}},
-        {"domain": {"key": "hub", "server": {"name": "n", "js_domain": "hub"}}},
-        {"ownership": state["ownership"]},
-        {
-            "begin": {
-                "id": "s1",
-                "address": "hub/stream/N",
-                "op": "stream.create",
-                "expect": {},
-                "record": _RECORD,
-            }
-        },
-        {"put": {"address": "hub/stream/N", "entry": entry}},
-        {
-            "begin": {
-                "id": "s2",
-                "address": "hub/stream/P",
-                "op": "stream.delete",
-                "expect": None,
-                "record": None,
-            }
-        },
-        {"drop": "leaf/stream/M"},
-        {"replacing": {"address": "hub/stream/A", "detached": ["B"], "first_seq": 7}},
-        {"replaced": "hub/stream/A"},
-        {"end": "hub/stream/P"},
-        {"deferred": {"plan": "p", "steps": ["s1"]}},
-        {"backfill": _backfill()},
-        {"history": state["history"][-1] | {"id": 99}},
-        {"seen": {"address": "hub/stream/P", "at": "2026-01-01T00:00:00Z"}},
-    ]
+    session = {"session": {"lineage": state["lineage"], "serial": state["serial"] + 1}}
+    lines = [session, *valid_documents.JOURNAL[1:]]
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-
-
-def _backfill() -> dict[str, Any]:
-    origin = OriginState(
-        "leaf/stream/B",
-        "hub/stream/A",
-        "2026-01-01T00:00:00Z",
-        1,
-        9,
-        ["B.x"],
-        "2026-01-01T00:00:00Z",
-        1,
-        gaps=[[2, 3]],
-        skipped=[4],
-    )
-    record = BackfillState("b", "x", [origin], "2026-01-01T00:00:00Z")
-    found: dict[str, Any] = to_builtins(record)
-    return found
 
 
 def seeds() -> list[Document]:
@@ -111,7 +53,7 @@ def seeds() -> list[Document]:
     documents: list[Document] = []
     for recorded in recorded_seeds("unchanged", "status", "change"):
         state = json.loads(recorded[PATH])
-        state["backfills"] = {"b": _backfill()}
+        state["backfills"] = {"history": valid_documents.PINNED_RANGE}
         state["pending"] = {
             "hub/stream/P": {
                 "id": "s",
