@@ -19,7 +19,6 @@ from jsplan.planning.field_levels import check_server_level, needs_newer_server,
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
-from jsplan.planning.replication.impact import effective_starts
 from jsplan.planning.transfer.consumer_position import START_FIELDS
 from jsplan.planning.transfer.consumers import check_consumer_replacement, replacement_fields
 from jsplan.planning.transfer.hazards import check_stream_replacement, preserve_obstacle
@@ -137,8 +136,6 @@ def _check_overruled(inputs: PlanInputs, decision: ResourceDecision) -> Findings
     named = inputs.declared_fields(address)
     reported = {change.path.split(".")[0].split("[")[0] for change in decision.ignored}
     reported.update(declared.lifecycle.ignore_changes)
-    if decision.source_starts or (entry and effective_starts(decision, entry, named)):
-        reported.add("sources")
     if decision.preserves or decision.reset is not None:
         reported.update(START_FIELDS)
     else:

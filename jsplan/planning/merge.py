@@ -98,15 +98,26 @@ def _with_mirror_direct(target: Config, inherited: Config) -> Config:
 
 
 def overruled_fields(table: Table, body: Mapping[str, Any], after: Config) -> list[str]:
-    """List the declared fields whose value the server overrides because of another setting."""
-    wanted = table.compact(explicit_fields(body))
+    """List the declared fields whose value the server overrides because of another setting.
+
+    Starts of sources are no such value: see `without_ignored`, and `planning.source_starts`.
+    """
+    wanted, found = table.compact(explicit_fields(body)), dict(after)
+    if table.kind == "stream":
+        for config in (wanted, found):
+            if config.get("sources"):
+                config["sources"] = sort_objects([_without_start(s) for s in config["sources"]])
     return [
         name
         for name in body
         if name in table.by_name
         and body[name] is not None
-        and wanted.get(name) not in (after.get(name), None)
+        and wanted.get(name) not in (found.get(name), None)
     ]
+
+
+def _without_start(source: Config) -> Config:
+    return {name: value for name, value in source.items() if name not in SOURCE_START_FIELDS}
 
 
 def expected_update(
@@ -267,8 +278,7 @@ def _existing_starts(
             if (old.get(s) or 1) != (origin.get(s) or 1)
         ]
         starts = {name: old[name] for name in SOURCE_START_FIELDS if name in old}
-        rest = {name: value for name, value in origin.items() if name not in SOURCE_START_FIELDS}
-        origins.append(rest | starts)
+        origins.append(_without_start(origin) | starts)
     return sort_objects(origins), found
 
 

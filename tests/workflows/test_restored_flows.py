@@ -10,6 +10,7 @@ from jsplan.applying import restore as restoring
 from jsplan.applying.step_context import StepFailed
 from jsplan.backup.run import BackupOptions
 from jsplan.errors import PlanError, RefusedError, StalePlanError, UsageError
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
 from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
 from tests.support.explained_steps import require_explained
@@ -157,6 +158,92 @@ def test_a_mirror_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: 
     (found,) = plan.diagnostics
     assert (found.severity, found.code, found.address) == ("warning", "JS483", "hub/stream/ORIGIN")
     assert "will not get what is stored from 6 to 10" in found.summary
+
+
+@pytest.mark.matrix
+def test_a_source_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A source that continues leaves out what its restored origin stores at known sequences.
+
+    nats-server 2.15 copies all of it again instead.
+    """
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.write(streams=[ORIGIN, {"name": "COPY", "domain": "leaf", "sources": [SOURCE]}]).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        copies_again = raw.api_level() >= ORIGIN_IDENTITY_LEVEL
+        publish(raw, 5)
+        wait_for(clean_hub_leaf, raw, "COPY", 5)
+        save(space, "hub/**")
+        publish(raw, 5)
+        wait_for(clean_hub_leaf, raw, "COPY", 10)
+        raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
+        plan, result = restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES",))
+        publish(raw, 8)
+        wait_for(clean_hub_leaf, raw, "COPY", 23 if copies_again else 13)
+    assert result.exit_code == 0
+    found = [(one.severity, one.code) for one in plan.diagnostics]
+    assert found == ([] if copies_again else [("warning", "JS483")])
+    if not copies_again:
+        assert "sources it up to sequence 10" in plan.diagnostics[0].summary
+        assert "will not get what is stored from 6 to 10" in plan.diagnostics[0].summary
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(
+    ("limits", "gone"), [({"retention": "workqueue"}, 0), ({"max_msgs": 3, "subjects": ["own"]}, 3)]
+)
+def test_a_source_whose_newest_message_is_not_saved(
+    tmp_path: Path, clean_hub_leaf: Sandbox, limits: dict[str, Any], gone: int
+) -> None:
+    """A restored stream copies its origin again where its backup lacks what it copied last.
+
+    So it is on nats-server 2.15; older servers begin behind the last message of the stream.
+    """
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    reader = {"name": "READER", "domain": "leaf", "sources": [SOURCE]} | limits
+    space.write(streams=[ORIGIN, reader]).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        copies_again = raw.api_level() >= ORIGIN_IDENTITY_LEVEL
+        publish(raw, 8)
+        clean_hub_leaf["hub"].wait_until(
+            lambda: raw.api_ok(f"{LEAF}.STREAM.INFO.READER")["state"]["last_seq"] == 8, "copy"
+        )
+        if gone:
+            for _ in range(4):
+                raw.request("own", b"")
+        else:
+            raw.api_ok(f"{LEAF}.STREAM.PURGE.READER")  # as consumers leave it
+        save(space, "leaf/**")
+        raw.api_ok(f"{LEAF}.STREAM.DELETE.READER")
+        allowed = ("DUPLICATES_MESSAGES", "DELETES_MESSAGES")
+        plan, result = restore_backup(space, allow_hazards=allowed)
+        assert result.exit_code == 0
+        if copies_again:
+            clean_hub_leaf["hub"].wait_until(
+                lambda: raw.api_ok(f"{LEAF}.STREAM.INFO.READER")["state"]["last_seq"] >= 16, "copy"
+            )
+    twice = [("DUPLICATES_MESSAGES", gone or 8)] + ([("DELETES_MESSAGES", gone)] if gone else [])
+    hazards = [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards]
+    assert hazards == (twice if copies_again else [])
+    assert (left_to_do(space.plan()), space.plan().diagnostics) == ([], [])
+
+
+def test_what_a_restored_stream_copies_since_its_backup(
+    tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """A restored stream copies again what its backup lacks: that counts for those that read it."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    middle = {"name": "MIDDLE", "domain": "hub", "sources": [SOURCE]}
+    last = {"name": "LAST", "domain": "leaf", "sources": [SOURCE, SOURCE | {"name": "MIDDLE"}]}
+    space.write(streams=[ORIGIN, middle, last]).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        save(space, "hub/stream/MIDDLE")
+        publish(raw, 4)
+        wait_for(clean_hub_leaf, raw, "LAST", 8)
+        raw.api_ok(f"{HUB}.STREAM.DELETE.MIDDLE")
+        with pytest.raises(RefusedError, match="leaf/stream/LAST stores up to 4 messages twice"):
+            restore_backup(space)
+        restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES",))
+        wait_for(clean_hub_leaf, raw, "LAST", 12)
 
 
 def test_a_reader_that_is_created_before_the_answer(tmp_path: Path, server: Server) -> None:

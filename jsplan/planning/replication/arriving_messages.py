@@ -16,12 +16,14 @@ from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import FlowCount, FlowRequest
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
+from jsplan.health.losses import deletes_oldest
 from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Hazards
 from jsplan.planning.replication.affected_readers import share_connection
 from jsplan.planning.replication.closed_streams import list_resumed
 from jsplan.planning.replication.impact import continued_sources, copies_again
+from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, ROLLUP_MIRROR_LEVEL
 from jsplan.resources.source_header import source_name
@@ -46,11 +48,11 @@ class PlannedFlows:
             and (v.preserves or v.relocation or (v.writes and list_origins(v.after or {})))
             for v in decisions.values()
         )
-        known = (inputs.live.objects, decisions, inputs.entries, self._unread_readers())
+        named = (inputs.live.objects, decisions, inputs.entries, self._unread_readers())
         # By the real domain: two keys of the files may stand for one.
         self._real = {
             inputs.topology.canonicalize(a): a
-            for a in (chain.from_iterable(known) if changes else ())
+            for a in (chain.from_iterable(named) if changes else ())
             if a.parent is None and not a.stream.startswith(STAGING_PREFIX)
         }
         #: The origin of each stream that the plan fills by relocating it, by the target.
@@ -72,6 +74,11 @@ class PlannedFlows:
         self._copied_again = {(f.downstream, f.key): f for f in self._find_copied_again()}
         self._awaited = {(f.downstream, f.key): f for f in self._find_awaited()}
         self.fresh += (*self._copied_again.values(), *self._awaited.values())
+        known = {(flow.downstream, flow.key) for flow in self.fresh}
+        begun_again = [f for f in self._find_begun_again() if (f.downstream, f.key) not in known]
+        self._again = frozenset((f.downstream, f.key) for f in begun_again)
+        self._again |= self._copied_again.keys()
+        self.fresh += begun_again
         begun = {(flow.downstream, flow.key) for flow in self.fresh}
         resumed = [f for f in self._find_resumed() if (f.downstream, f.key) not in begun]
         self._resumed = frozenset((flow.downstream, flow.key) for flow in resumed)
@@ -165,6 +172,23 @@ class PlannedFlows:
             for flow in self.after.flows_from.get(origin, ()):
                 if flow.kind == "source" and self._copies_again(flow):
                     yield flow
+
+    def _find_begun_again(self) -> Iterator[Flow]:
+        """Yield the sources of restored streams whose backup may lack what they copied last.
+
+        nats-server 2.15 begins them from their start then, older servers behind the last message
+        that the stream stored (measured).
+        """
+        for stream in filter(self._is_restored, self._real):
+            target = self._inputs.backup[self._real[stream]]
+            if may_lack_sourced(target.config, target.saved.before) and not self._is_old(stream):
+                for flow in self.after.flows_into.get(stream, ()):
+                    if flow.kind == "source" and not flow.config.get("consumer"):
+                        yield flow
+
+    def _is_restored(self, stream: Address) -> bool:
+        decision = self.decision(stream)
+        return decision is not None and decision.reason == RESTORED and decision.address.is_stream
 
     def _find_awaited(self) -> Iterator[Flow]:
         """Yield the flows that waited for a stream, which comes with its messages."""
@@ -261,7 +285,7 @@ class PlannedFlows:
         ):
             return
         for flow in filter(self._is_counted, self.fresh):
-            again = (flow.downstream, flow.key) in self._copied_again
+            again = (flow.downstream, flow.key) in self._again
             yield FlowRequest(
                 self._real[flow.downstream],
                 flow.key,
@@ -299,7 +323,7 @@ class PlannedFlows:
             {k: flow.origin for k, flow in (self._copied_again | self._awaited).items()},
             frozenset(filter(self._refuses_rollups, self.after.nodes)),
             self._resumed,
-            frozenset(self._copied_again),
+            self._again,
             self._filled,
         )
 
@@ -342,9 +366,36 @@ class PlannedFlows:
                 return answer.at_most
         origin = self.before.nodes.get(self._filled.get(flow.origin, flow.origin))
         if origin is not None and origin.is_read:
-            return origin.messages
+            more = self._copied_since(flow.origin, frozenset())
+            return None if more is None else origin.messages + more
         is_empty = self._inputs.live.is_absent(flow.origin) or flow.origin in self.emptied
         return 0 if is_empty else None
+
+    def _copied_since(self, stream: Address, above: frozenset[Address]) -> Count:
+        """Return how many messages a restored stream may copy that its backup does not have."""
+        found = 0
+        for flow in self.after.flows_into.get(stream, ()) if self._is_restored(stream) else ():
+            origin = self.before.nodes.get(flow.origin)
+            if flow.kind == "republish" or (origin is None and self._count(flow, None) == 0):
+                continue
+            if origin is None or not origin.is_read or flow.origin in above:
+                return None
+            if flow.kind == "mirror":
+                ends = (int(self.before.nodes[a].state["last_seq"]) for a in (flow.origin, stream))
+                found += max(0, next(ends) - next(ends))
+            elif (more := self._copied_since(flow.origin, above | {stream})) is not None:
+                found += origin.messages + more
+            else:
+                return None
+        return found
+
+
+def may_lack_sourced(config: Config, state: Mapping[str, Any]) -> bool:
+    """Check whether a stream may have deleted by itself the newest message of a source."""
+    writers = len(config.get("sources") or ()) + bool(config.get("subjects"))
+    if get_retention(config) != "limits" or (writers > 1 and deletes_oldest(config)):
+        return bool(state.get("last_seq"))
+    return bool(state.get("last_seq")) and not state.get("messages")
 
 
 def _is_partial(flow: Flow) -> bool:
@@ -451,7 +502,9 @@ def _twice(decision: ResourceDecision, effect: Effect, paths: str) -> Hazard:
         f"{where}stores {_up_to(effect)} twice: what {paths} brings it has, has had, "
         "or gets by another path too"
     )
-    if decision.reason == RESTORED:
+    if decision.reason == RESTORED and effect.stream == decision.address:
+        text += ". Its backup may lack the newest message that it copied"
+    elif decision.reason == RESTORED:
         text += ". nats-server 2.15 treats a restored origin as a new one"
     found = _hazard("DUPLICATES_MESSAGES", text, effect)
     # Nothing is to be allowed where another client deleted the stream.

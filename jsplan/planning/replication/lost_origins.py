@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jsplan.documents.plan import Hazard
+from jsplan.documents.step_kinds import RESTORED
 from jsplan.facts.measurement import FlowRequest
 from jsplan.planning.model import Hazards, Overrides
 from jsplan.planning.replication.impact import Flow, flows_from, managed_downstream, may_lack_newest
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 
 
 def list_sourced_positions(inputs: PlanInputs, decisions: Decisions) -> Iterator[FlowRequest]:
-    """Request what sources have copied of lost streams."""
+    """Request what sources have copied of lost streams, also of those from a backup."""
     for decision in decisions.values():
-        for downstream, kind, source in _flows(inputs, decision):
+        restored = flows_from(inputs, {}, decision.address) if decision.reason == RESTORED else ()
+        for downstream, kind, source in (*_flows(inputs, decision), *restored):
             if kind == "source" and inputs.live.get(downstream) is not None:
                 yield uncopied_measurement(downstream, source, decision.address.domain)
 

@@ -22,14 +22,18 @@ from jsplan.planning.drafts import Draft
 from jsplan.planning.guards import RESTORE_OVER
 from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.impact import copies_again
 from jsplan.planning.restore.selection import Backup, RestoreTarget
 from jsplan.planning.state_records import build_state_record
 from jsplan.resources.buckets import alias_of, nouns_of
+from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
 from jsplan.units import format_duration, instant_of, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
+    from jsplan.resources.fields import Config
+    from jsplan.state.document import Entry
 
 
 #: The reasons of objects that exist: equal to the saved one, or not.
@@ -67,7 +71,7 @@ def check_restore(inputs: PlanInputs, decisions: Decisions) -> Findings:
         if reason != AS_SAVED:
             yield from _check_target(inputs, target)
         if reason == RESTORED:
-            yield from _check_mirrors(inputs, target, decisions)
+            yield from _check_readers(inputs, target, decisions)
 
 
 def warn_of_flows(found: Iterable[Diagnostic], restored: Collection[Address]) -> list[Diagnostic]:
@@ -105,20 +109,31 @@ def _check_target(inputs: PlanInputs, target: RestoreTarget) -> Findings:
     yield from _check_expiry(target, inputs.now)
 
 
-def _check_mirrors(inputs: PlanInputs, target: RestoreTarget, decisions: Decisions) -> Findings:
-    """Warn about mirrors that have more than the backup: they wait until that is passed."""
+def _check_readers(inputs: PlanInputs, target: RestoreTarget, decisions: Decisions) -> Findings:
+    """Warn about mirrors and sources that have more than the backup, and wait until then.
+
+    A source copies all of it again instead, where nats-server 2.15 takes it for another stream.
+    """
     last = int(target.saved.before["last_seq"])
-    for downstream, kind, _ in find_downstream(inputs, decisions, target.address):
+    for downstream, kind, flow in find_downstream(inputs, decisions, target.address):
         live = inputs.live.get(downstream)
-        has = int(live.state.get("last_seq") or 0) if live is not None else 0
-        if kind == "mirror" and has > last:
+        if live is None:
+            continue
+        has = int(live.state.get("last_seq") or 0)
+        if kind == "source":
+            renews = target.is_renewed and copies_again(inputs, live, target.address, decisions)
+            copied = inputs.measured.sourced.get((downstream, origin_key(flow)), 0)
+            has = 0 if renews else copied
+        if has > last:
+            verb = "mirrors" if kind == "mirror" else "sources"
             text = (
-                f"{downstream} mirrors it up to sequence {has:,}, and the backup ends at {last:,}: "
-                f"the mirror will not get what is stored from {last + 1:,} to {has:,}"
+                f"{downstream} {verb} it up to sequence {has:,}, and the backup ends at {last:,}: "
+                f"the {kind} will not get what is stored from {last + 1:,} to {has:,}"
             )
+            what = "it" if kind == "mirror" else "the source"
             detail = (
-                "To have all of it there: save what only the mirror has, delete it, and create it "
-                "again."
+                f"To have all of it there: save what only the {kind} has, delete {what}, and "
+                "create it again."
             )
             yield Diagnostic("warning", STUCK_MIRROR, text, detail, str(target.address))
 
@@ -248,12 +263,32 @@ def _record(files: PlanInputs, address: Address, restored: dict[str, Any]) -> di
     declared, entry = files.workspace.resources.get(address), files.entries.get(address)
     if declared is None:
         return None
-    values = restored["declared"]
+    values, named = dict(restored["declared"]), files.declared_fields(address)
+    starts = _find_starts(values, named, entry)
+    if starts:
+        own = {origin_key(source): source for source in named["sources"]}
+        saved = values["sources"]
+        values["sources"] = [own[k] if (k := origin_key(s)) in starts else s for s in saved]
     # It stands where it stood: no `position` that was set before is set again.
     word = declared.position.once if declared.position is not None else ""
     word = word if entry is None else entry.position_once
     return restored | {
-        "declared": {name: values.get(name) for name in files.declared_fields(address)},
+        "declared": {name: values.get(name) for name in named},
         "depends_on": files.topology.dependency_names(address),
         **({"position_once": word} if word else {}),
+        **({"starts": starts} if starts else {}),
+    }
+
+
+def _find_starts(saved: Config, named: Config, entry: Entry | None) -> dict[str, int]:
+    """Return the starts of saved sources that an apply set in place of those in the files."""
+    known = entry.starts if entry is not None else {}
+    own = {origin_key(source): source for source in named.get("sources") or ()}
+    return {
+        key: start
+        for source in saved.get("sources") or ()
+        if (start := source.get("opt_start_seq"))
+        and (key := origin_key(source)) in own
+        and start != own[key].get("opt_start_seq")
+        and start in (1, known.get(key))
     }
