@@ -19,7 +19,9 @@ from jsplan import secrets
 from jsplan.resources.server_features import REPLACE_LEVEL, find_level
 from jsplan.sandbox import Sandbox, versions
 from tests.support.one_spark import OneSpark
+from tests.support.raw import Raw
 from tests.support.shared_servers import SharedServers
+from tests.support.workspaces import Space, single_space
 from tools import spark_classes
 
 if TYPE_CHECKING:
@@ -302,6 +304,19 @@ def server(_shared_single: SharedServers) -> Server:
     _shared_single.make_ready()
     _shared_single.delete_streams()
     return _shared_single.sandbox["server"]
+
+
+@pytest.fixture
+def raw(server: Server) -> Iterator[Raw]:
+    """A connection to the worker's single server."""
+    with Raw(server.url) as connection:
+        yield connection
+
+
+@pytest.fixture
+def space(tmp_path: Path, server: Server) -> Space:
+    """A workspace with the domain `main` on the worker's single server."""
+    return single_space(tmp_path, server)
 
 
 @pytest.fixture

@@ -362,10 +362,7 @@ def test_two_hundred_domains(
     server = make_server(extra=f"accounts {{\n{accounts}}}\nno_auth_user: {names[0]}\n")
     for name in names:
         with Raw(server.url, name, "p") as raw:
-            raw.api_ok(
-                "$JS.API.STREAM.CREATE.SALES",
-                {"name": "SALES", "subjects": [f"sales.{name}.>"], "max_age": 24 * HOUR},
-            )
+            raw.create("SALES", subjects=[f"sales.{name}.>"], max_age=24 * HOUR)
             config = {"name": "UP", "durable_name": "UP", "ack_policy": "explicit"}
             raw.api_ok(
                 "$JS.API.CONSUMER.CREATE.SALES.UP", {"stream_name": "SALES", "config": config}
@@ -439,7 +436,7 @@ def test_streams_of_another_account(
     }
     connections = {"b": {"url": server.url, "user": "b", "password": "p"}}
     with Raw(server.url, "a", "p") as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        raw.create("S", subjects=["s"])
         shop = Shop(
             Space(
                 tmp_path,
@@ -541,7 +538,7 @@ def test_a_named_stream_is_not_left_out(shop: Shop) -> None:
 
 def make_nameless(raw: Raw) -> tuple[str, str]:
     """Create a durable consumer and an expiring one without `name`, and return their names."""
-    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    raw.create("S", subjects=["s.>"])
     durable = {"durable_name": "D", "ack_policy": "explicit"}
     raw.api_ok("$JS.API.CONSUMER.DURABLE.CREATE.S.D", {"stream_name": "S", "config": durable})
     expiring = {"ack_policy": "explicit", "inactive_threshold": HOUR}

@@ -57,11 +57,8 @@ def test_every_measured_configuration(tmp_path: Path, server: Server) -> None:
 def _beside_origins(folder: Path, server: Server, raw: Raw) -> RoundTrip:
     """Add the streams that the measured mirrors, sources and consumers refer to."""
     for name in ORIGINS:
-        raw.api_ok(
-            f"$JS.API.STREAM.CREATE.{name}",
-            {"name": name, "subjects": [f"{name.lower()}.>"], "allow_direct": name == "ORGD"},
-        )
-    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+        raw.create(name, subjects=[f"{name.lower()}.>"], allow_direct=name == "ORGD")
+    raw.create("S", subjects=["s.>"])
     return RoundTrip(single_space(folder, server), raw)
 
 
@@ -80,9 +77,7 @@ def test_sealed_streams_and_stores(tmp_path: Path, server: Server) -> None:
     with Raw(server.url) as raw:
         trip = RoundTrip(single_space(tmp_path, server), raw)
         for name, subjects in (("OLD", ["old"]), ("OBJ_OLD", ["$O.OLD.C.>", "$O.OLD.M.>"])):
-            made = raw.api_ok(
-                f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": subjects, "max_msgs": 7}
-            )
+            made = raw.create(name, subjects=subjects, max_msgs=7)
             raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", made["config"] | {"sealed": True})
         text = trip.adopt()
     assert "sealed: true" in text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -51,18 +51,8 @@ def stream_sequence(reply: str) -> int:
     return int(reply.split(".")[-4])
 
 
-def consumer_info(raw: Raw, stream: str, consumer: str) -> dict[str, Any]:
-    """Return the answer to CONSUMER.INFO."""
-    return raw.api_ok(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")
-
-
 def wait_until_resumed(raw: Raw, stream: str, consumer: str) -> None:
     """Wait until the pause of a consumer is over. Raises AssertionError after 10 s."""
     end = time.monotonic() + 10
-    while consumer_info(raw, stream, consumer).get("paused"):
+    while raw.consumer_info(stream, consumer).get("paused"):
         assert time.monotonic() < end, f"{consumer} is still paused"
-
-
-def consumer_names(raw: Raw, stream: str) -> list[str]:
-    """Return the names of all consumers of a stream."""
-    return raw.api_ok(f"$JS.API.CONSUMER.NAMES.{stream}", {})["consumers"] or []

@@ -31,11 +31,6 @@ def publish(raw: Raw, subject: str, count: int) -> None:
     raw.flush()
 
 
-def message_count(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
-    """Return the number of messages of a stream."""
-    return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
-
-
 def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
     """Build the stream that is replaced, before or after the replacement."""
     return (

@@ -11,7 +11,6 @@ from jsplan.planning.replication import impact
 from jsplan.workflows.drift import drift
 from tests.applying.downstream_helpers import (
     PERMITTED,
-    message_count,
     origin_config,
     publish,
     require_converged,
@@ -42,27 +41,27 @@ def test_an_aggregate_has_each_message_once(mode: str, tmp_path: Path, server: S
     space.write(streams=[origin_config(mode, replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", BEFORE)
-        wait_until_copied(server, lambda: message_count(raw, "G") == BEFORE)
+        wait_until_copied(server, lambda: raw.count("G") == BEFORE)
         _, result = space.write(streams=[origin_config(mode, replaced=True), downstream]).apply(
             allow_hazards=PERMITTED
         )
         assert result.exit_code == 0, result
         require_converged(space)
         publish(raw, "o.x", AFTER)
-        wait_until_copied(server, lambda: message_count(raw, "G") >= BEFORE + AFTER)
-        last = raw.api_ok("$JS.API.STREAM.INFO.O")["state"]["last_seq"]
+        wait_until_copied(server, lambda: raw.count("G") >= BEFORE + AFTER)
+        last = raw.state("O")["last_seq"]
 
-        assert message_count(raw, "O") == (BEFORE + AFTER if mode == "preserve" else AFTER)
+        assert raw.count("O") == (BEFORE + AFTER if mode == "preserve" else AFTER)
         assert last == BEFORE + AFTER
         publish(raw, "o.end", 1)
         wait_until_copied(server, lambda: subject_of_last(raw, "G") == "o.end")
-        assert message_count(raw, "G") == BEFORE + AFTER + 1
+        assert raw.count("G") == BEFORE + AFTER + 1
         require_converged(space)
 
 
 def subject_of_last(raw: Raw, stream: str) -> str:
     """Return the subject of the newest message of a stream."""
-    last = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+    last = raw.state(stream)["last_seq"]
     return str(raw.api_ok(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": last})["message"]["subject"])
 
 
@@ -76,14 +75,14 @@ def test_a_mirror_of_a_stream_that_lost_its_messages_resumes(
     space.write(streams=[origin_config("recreate", replaced=False), mirror]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", BEFORE)
-        wait_until_copied(server, lambda: message_count(raw, "M") == BEFORE)
+        wait_until_copied(server, lambda: raw.count("M") == BEFORE)
         space.write(streams=[origin_config("recreate", replaced=True), mirror]).apply(
             allow_hazards=PERMITTED
         )
         publish(raw, "o.x", AFTER)
-        wait_until_copied(server, lambda: message_count(raw, "M") == BEFORE + AFTER)
+        wait_until_copied(server, lambda: raw.count("M") == BEFORE + AFTER)
 
-        assert raw.api_ok("$JS.API.STREAM.INFO.O")["config"]["first_seq"] == BEFORE + 1
+        assert raw.config("O")["first_seq"] == BEFORE + 1
         require_converged(space)
 
 
@@ -97,7 +96,7 @@ def test_a_stream_without_downstream_begins_at_one(tmp_path: Path, server: Serve
     with Raw(server.url) as raw:
         publish(raw, "o.x", 10)
         publish(raw, "p.x", 10)
-        wait_until_copied(server, lambda: message_count(raw, "G") == 10)
+        wait_until_copied(server, lambda: raw.count("G") == 10)
         recreated = other | {"storage": "memory", "first_seq": 500}
         plan, _ = space.write(
             streams=[origin_config("recreate", replaced=True), recreated, downstream]
@@ -108,8 +107,8 @@ def test_a_stream_without_downstream_begins_at_one(tmp_path: Path, server: Serve
             "stream.create",
             "replication.verify",
         }
-        assert "first_seq" not in raw.api_ok("$JS.API.STREAM.INFO.O")["config"]
-        assert raw.api_ok("$JS.API.STREAM.INFO.P")["config"]["first_seq"] == 500
+        assert "first_seq" not in raw.config("O")
+        assert raw.config("P")["first_seq"] == 500
 
 
 @pytest.mark.since_2_12
@@ -134,14 +133,14 @@ def test_sources_in_another_domain_and_with_filters(
     with Raw(hub.url, hub.user, hub.password) as raw:
         for subject, count in (("o.a.1", 300), ("o.b.1", 200), ("o.c.1", 50), ("p.1", 100)):
             publish(raw, subject, count)
-        wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == 600)
+        wait_until_copied(hub, lambda: raw.count("G", "hub") == 600)
         plan, result = space.write(
             streams=[origin_config("preserve", replaced=True, domain="leaf"), near, downstream]
         ).apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, result
         for subject in ("o.a.1", "o.b.1", "p.1"):
             publish(raw, subject, 10)
-        wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") >= 630)
+        wait_until_copied(hub, lambda: raw.count("G", "hub") >= 630)
         require_converged(space)
         found = raw.api_ok("$JS.hub.API.STREAM.INFO.G")
 
@@ -170,12 +169,10 @@ def test_a_source_that_never_copied_anything_resumes(tmp_path: Path, server: Ser
         ).apply(allow_hazards=PERMITTED)
 
         assert result.exit_code == 0, result
-        assert [s["name"] for s in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"]] == [
-            "O"
-        ]
+        assert [s["name"] for s in raw.config("G")["sources"]] == ["O"]
         require_converged(space)
         publish(raw, "o.rare", 2)
-        wait_until_copied(server, lambda: message_count(raw, "G") == 2)
+        wait_until_copied(server, lambda: raw.count("G") == 2)
 
 
 def test_a_start_that_jsplan_set_is_kept_and_another_one_is_reported(
@@ -189,7 +186,7 @@ def test_a_start_that_jsplan_set_is_kept_and_another_one_is_reported(
     space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", 10)
-        wait_until_copied(server, lambda: message_count(raw, "G") == 10)
+        wait_until_copied(server, lambda: raw.count("G") == 10)
     space.write(streams=[origin_config("preserve", replaced=True), downstream]).apply(
         allow_hazards=PERMITTED
     )
@@ -214,11 +211,9 @@ def test_a_source_of_an_unmanaged_stream_is_a_hazard(
     downstream = {"name": "G", "sources": [{"name": "O"}]}
     space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "sources": [{"name": "O"}]})
+        raw.create("THEIRS", sources=[{"name": "O"}])
         publish(raw, "o.x", 10)
-        wait_until_copied(
-            server, lambda: message_count(raw, "G") == message_count(raw, "THEIRS") == 10
-        )
+        wait_until_copied(server, lambda: raw.count("G") == raw.count("THEIRS") == 10)
     plan = space.write(streams=[origin_config("preserve", replaced=True), downstream]).plan()
     found = [h for c in plan.resource_changes for h in c.hazards if h.code == "DUPLICATES_MESSAGES"]
 
@@ -242,7 +237,7 @@ def test_a_source_that_the_plan_leaves_out_is_a_hazard(
     space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", 10)
-        wait_until_copied(server, lambda: message_count(raw, "G") == 10)
+        wait_until_copied(server, lambda: raw.count("G") == 10)
     plan = space.write(streams=[origin_config("preserve", replaced=True), downstream]).plan(
         excludes=("main/stream/G",)
     )
@@ -296,7 +291,7 @@ def test_sources_with_several_transforms_resume(
     with Raw(server.url) as raw:
         publish(raw, "o.a", 30)
         publish(raw, "o.b", 30)
-        wait_until_copied(server, lambda: message_count(raw, "G") == 60)
+        wait_until_copied(server, lambda: raw.count("G") == 60)
         space.write(
             streams=[origin_config("preserve", replaced=False), downstream | {"sources": []}]
         ).apply(allow_hazards=PERMITTED)
@@ -304,7 +299,7 @@ def test_sources_with_several_transforms_resume(
             allow_hazards=PERMITTED
         )
         publish(raw, "o.b", 1)
-        wait_until_copied(server, lambda: message_count(raw, "G") >= 61)
+        wait_until_copied(server, lambda: raw.count("G") >= 61)
         found = raw.api_ok("$JS.API.STREAM.INFO.G")
 
     assert [s.get("opt_start_seq") for s in found["config"]["sources"]] == [61]
@@ -326,7 +321,7 @@ def prepare_repair_with_replacement(
         streams=[origin_config("preserve", replaced=False, domain="leaf"), downstream]
     ).apply()
     publish(raw, "o.x", count)
-    wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == count)
+    wait_until_copied(hub, lambda: raw.count("G", "hub") == count)
     _, result = space.write(
         streams=[origin_config("preserve", replaced=False, domain="leaf"), broken]
     ).apply(allow_hazards=PERMITTED)
@@ -345,16 +340,16 @@ def test_a_repaired_source_of_a_new_origin_resumes(
         prepare_repair_with_replacement(space, hub, raw, 1500)
         # More messages of another publisher than the search reads first.
         raw.publish_all(encode("g.x", f"{number}".encode()) for number in range(1200))
-        wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == 2700)
+        wait_until_copied(hub, lambda: raw.count("G", "hub") == 2700)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(impact, "MAX_SEARCHED", 2000)
             unsure = space.plan()
         plan, result = space.apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, result
         publish(raw, "o.x", 10)
-        wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") >= 2710)
+        wait_until_copied(hub, lambda: raw.count("G", "hub") >= 2710)
         publish(raw, "o.end", 1)
-        wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") >= 2711)
+        wait_until_copied(hub, lambda: raw.count("G", "hub") >= 2711)
         found = raw.api_ok("$JS.hub.API.STREAM.INFO.G")
         require_converged(space)
 
@@ -401,10 +396,8 @@ def test_an_aggregate_and_its_origin_are_recreated_in_turn(
     with Raw(hub.url, hub.user, hub.password) as raw:
         publish(raw, "o.x", 30)
         publish(raw, "g.x", 30)
-        wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") == 60)
-        wait_until_copied(
-            hub, lambda: message_count(raw, "O", "$JS.leaf.API") == (60 if circle else 30)
-        )
+        wait_until_copied(hub, lambda: raw.count("G", "hub") == 60)
+        wait_until_copied(hub, lambda: raw.count("O", "leaf") == (60 if circle else 30))
         plan = space.write(
             streams=stream_bodies(replace_origin=True, replace_downstream=True)
         ).plan(allow_hazards=PERMITTED)
@@ -422,9 +415,9 @@ def test_an_aggregate_and_its_origin_are_recreated_in_turn(
             _, result = space.write(streams=stream_bodies(**both)).apply(allow_hazards=PERMITTED)
             assert result.exit_code == 0, result
         publish(raw, "o.y", 5)
-        wait_until_copied(hub, lambda: message_count(raw, "G", "$JS.hub.API") >= 65)
-        assert message_count(raw, "G", "$JS.hub.API") == 65
-        assert message_count(raw, "O", "$JS.leaf.API") == (65 if circle else 35)
+        wait_until_copied(hub, lambda: raw.count("G", "hub") >= 65)
+        assert raw.count("G", "hub") == 65
+        assert raw.count("O", "leaf") == (65 if circle else 35)
         require_converged(space)
 
 
@@ -439,11 +432,11 @@ def test_an_origin_that_comes_back_continues_its_sequence(
     space.write(streams=[origin_config("preserve", replaced=False), downstream]).apply()
     with Raw(server.url) as raw:
         publish(raw, "o.x", BEFORE)
-        wait_until_copied(server, lambda: message_count(raw, "G") == BEFORE)
+        wait_until_copied(server, lambda: raw.count("G") == BEFORE)
     space.write(streams=[origin_config("preserve", replaced=True), downstream])
     space.apply(allow_hazards=PERMITTED)
     with Raw(server.url) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.O")["config"]
+        config = raw.config("O")
         raw.api_ok("$JS.API.STREAM.DELETE.O")
         raw.api_ok("$JS.API.STREAM.CREATE.O", config)
         publish(raw, "o.x", AFTER)
@@ -457,13 +450,13 @@ def test_an_origin_that_comes_back_continues_its_sequence(
     assert [step.op for step in plan.steps] == ["stream.create"]
     assert result.exit_code == 0
     with Raw(server.url) as raw:
-        first = raw.api_ok("$JS.API.STREAM.INFO.O")["config"]["first_seq"]
-        start = raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"][0]["opt_start_seq"]
+        first = raw.config("O")["first_seq"]
+        start = raw.config("G")["sources"][0]["opt_start_seq"]
     assert BEFORE < start <= first
     require_converged(space)
     if not waits:
         return
     with Raw(server.url) as raw:  # the source looks for its origin within twenty seconds
         publish(raw, "o.x", AFTER)
-        wait_until_copied(server, lambda: message_count(raw, "G") == BEFORE + AFTER)
+        wait_until_copied(server, lambda: raw.count("G") == BEFORE + AFTER)
     require_converged(space)

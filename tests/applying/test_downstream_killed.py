@@ -17,7 +17,6 @@ from jsplan.render import drift_text
 from jsplan.workflows.drift import drift
 from tests.applying.downstream_helpers import (
     PERMITTED,
-    message_count,
     origin_config,
     publish,
     require_converged,
@@ -47,7 +46,7 @@ def reset_streams(space: Space, server: Server, raw: Raw, mode: str) -> None:
     downstream = {"name": "G", "sources": [{"name": "O"}]}
     space.write(streams=[origin_config(mode, replaced=False), downstream]).apply()
     publish(raw, "o.x", 30)
-    wait_until_copied(server, lambda: message_count(raw, "G") == 30)
+    wait_until_copied(server, lambda: raw.count("G") == 30)
     space.write(streams=[origin_config(mode, replaced=True), downstream])
 
 
@@ -98,7 +97,7 @@ def test_a_killed_apply_with_a_detached_source_is_finished_with_the_same_permiss
             if h.blocking
         )
         kill_before(space, op, allow_hazards=permitted)
-        assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
+        assert "sources" not in raw.config("G")
         assert set(read_state(space.folder).replacements) >= {"main/stream/G"}
 
         found = drift(space.load, DriftOptions(), RecordingObserver())
@@ -118,8 +117,8 @@ def test_a_killed_apply_with_a_detached_source_is_finished_with_the_same_permiss
         _, result = space.apply(allow_hazards=permitted)
         assert result.exit_code == 0, result
         publish(raw, "o.end", 5)
-        wait_until_copied(server, lambda: message_count(raw, "G") >= 35)
-        assert message_count(raw, "G") == 35
+        wait_until_copied(server, lambda: raw.count("G") >= 35)
+        assert raw.count("G") == 35
         require_converged(space)
 
 
@@ -165,12 +164,10 @@ def test_a_source_that_never_received_a_message_is_attached_again(
     space.write(streams=[origin_config("preserve", replaced=True), downstream])
     with Raw(server.url) as raw:
         kill_before(space, "sources.attach", allow_hazards=PERMITTED)
-        assert "sources" not in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]
+        assert "sources" not in raw.config("G")
 
         assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
-        assert [s["name"] for s in raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["sources"]] == [
-            "O"
-        ]
+        assert [s["name"] for s in raw.config("G")["sources"]] == ["O"]
         require_converged(space)
 
 
@@ -191,8 +188,8 @@ def test_a_detached_source_that_left_the_files_stays_detached(
         )
         _, result = space.apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, result
-        assert raw.api_ok("$JS.API.STREAM.INFO.G")["config"]["subjects"] == ["g.>"]
-        assert message_count(raw, "G") == 30
+        assert raw.config("G")["subjects"] == ["g.>"]
+        assert raw.count("G") == 30
         require_converged(space)
 
 

@@ -7,33 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.resources.consumer import filters_of
-from tests.applying.consumer_helpers import consumer_info, pull, stream_sequence
+from tests.applying.consumer_helpers import pull, stream_sequence
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
 
 pytestmark = pytest.mark.matrix
 
 Consumer = dict[str, Any]
-
-
-@pytest.fixture
-def space(tmp_path: Path, server: Server) -> Space:
-    """A workspace on a server."""
-    return single_space(tmp_path, server)
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the same server."""
-    with Raw(server.url) as connection:
-        yield connection
 
 
 def consumer(name: str, *subjects: str, **more: Any) -> Consumer:
@@ -193,9 +177,7 @@ def test_unacknowledged_messages_are_not_stranded(space: Space, raw: Raw) -> Non
 
 def test_a_work_queue_of_another_team(space: Space, raw: Raw) -> None:
     """Planning asks the server about unmanaged consumers of a work queue."""
-    raw.api_ok(
-        "$JS.API.STREAM.CREATE.Q", {"name": "Q", "subjects": ["q.*"], "retention": "workqueue"}
-    )
+    raw.create("Q", subjects=["q.*"], retention="workqueue")
     other = {"durable_name": "D", "filter_subject": "q.c", "ack_policy": "explicit"}
     raw.api_ok("$JS.API.CONSUMER.CREATE.Q.D", {"stream_name": "Q", "config": other})
     space.write(consumers=[A_AND_B | {"stream": "Q"}]).apply()
@@ -418,14 +400,14 @@ def test_a_consumer_without_its_filters_is_notified_of_new_messages(
     plan, result = write(space, retention, consumer("C"), other).apply()
     publish(raw, "bc")
 
-    server.wait_until(lambda: consumer_info(raw, "Q", "C")["num_pending"] == 4, "count what is new")
+    server.wait_until(lambda: raw.consumer_info("Q", "C")["num_pending"] == 4, "count what is new")
     assert result.exit_code == 0
     assert [(f.path, f.after) for c in plan.resource_changes for f in c.change.fields] == [
         ("filter_subject" if subjects == "a" else "filter_subjects", "" if subjects == "a" else [])
     ]
     assert pull(raw, "Q", "C", 9) == [1, 2, 3, 4]
     replaced = len(plan.resource_changes[0].change.actions) > 1
-    assert replaced or consumer_info(raw, "Q", "C")["config"]["filter_subject"] == ">"
+    assert replaced or raw.consumer_info("Q", "C")["config"]["filter_subject"] == ">"
     assert not space.plan().has_changes
     for same in (consumer("C") | {"filter_subject": ">"}, consumer("C", filter_subjects=[">"])):
         assert not write(space, retention, same, other).plan().has_changes
@@ -434,7 +416,7 @@ def test_a_consumer_without_its_filters_is_notified_of_new_messages(
         allow_hazards=("DELETES_MESSAGES",)
     )
     assert result.exit_code == 0
-    assert filters_of(consumer_info(raw, "Q", "C")["config"]) == tuple(f"q.{s}" for s in after)
+    assert filters_of(raw.consumer_info("Q", "C")["config"]) == tuple(f"q.{s}" for s in after)
 
 
 @pytest.mark.since_2_12
@@ -444,7 +426,7 @@ def test_last_per_subject_keeps_its_filter(space: Space, raw: Raw) -> None:
     write(space, "limits", last).apply()
 
     assert not space.plan().has_changes
-    assert consumer_info(raw, "Q", "C")["config"]["filter_subject"] == ">"
+    assert raw.consumer_info("Q", "C")["config"]["filter_subject"] == ">"
     forced = last | {"max_waiting": 7}
     _, result = write(space, "limits", forced).apply(allow_hazards=("LOSES_CONSUMER_POSITION",))
     assert ([s.error for s in result.steps if s.error], space.plan().has_changes) == ([], False)
@@ -471,7 +453,7 @@ def test_a_lower_max_deliver_is_final_for_messages_of_workers(
         assert result.exit_code == 0
 
     server.wait_until(
-        lambda: consumer_info(raw, "Q", "C")["num_ack_pending"] == 0, "end the deliveries", 30
+        lambda: raw.consumer_info("Q", "C")["num_ack_pending"] == 0, "end the deliveries", 30
     )
     assert pull(raw, "Q", "C", 9) == [3]
     assert filter_findings(space.plan()) == []

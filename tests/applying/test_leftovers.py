@@ -84,15 +84,15 @@ def test_a_recreated_stream_is_empty(
     space = single_space(tmp_path, server).write(**sections)
     space.apply()
     with Raw(server.url) as raw:
-        subject = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]["subjects"][0]
+        subject = raw.config(name)["subjects"][0]
         for _ in range(3):
             raw.request(subject.replace(">", "x"), b"old")
         replace_over_leftovers(space, server, name, **sections)
 
-        state = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]
+        state = raw.state(name)
         assert (state["messages"], state["last_seq"]) == (0, 0)
         raw.request(subject.replace(">", "x"), b"new")
-        assert raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["last_seq"] == 1
+        assert raw.state(name)["last_seq"] == 1
 
 
 def test_a_restored_backup_is_whole(tmp_path: Path, server: Server) -> None:
@@ -156,7 +156,7 @@ def test_a_creation_without_an_answer(
             step.op: step.status for step in result.steps if step.address == "main/stream/A"
         }
         assert statuses == {"stream.delete": "done", "stream.create": "unknown"}
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 5
+        assert raw.state("A")["messages"] == 5
 
 
 @pytest.mark.since_2_12
@@ -170,4 +170,4 @@ def test_replacements_in_a_loop(tmp_path: Path, server: Server) -> None:
             stream_content.fill(raw, "A", 5)
             _, result = space.apply(allow_hazards=ALLOWED, replace=REPLACED["A"])
             assert result.exit_code == 0
-            assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["last_seq"] == 0
+            assert raw.state("A")["last_seq"] == 0

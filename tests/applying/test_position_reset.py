@@ -15,15 +15,12 @@ from jsplan.resources.server_features import RESET_LEVEL
 from jsplan.units import format_instant
 from jsplan.workflows.drift import drift
 from jsplan.workflows.revert import RevertOptions, revert
-from tests.applying.consumer_helpers import consumer_info, fill, pull, stream_sequence
+from tests.applying.consumer_helpers import fill, pull, stream_sequence
 from tests.support.raw import Raw
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, approve, left_to_do, single_space
+from tests.support.workspaces import RecordingObserver, Space, approve, left_to_do
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from jsplan.documents.plan import Hazard, Plan
     from jsplan.sandbox import Server
 
@@ -31,19 +28,6 @@ pytestmark = [pytest.mark.matrix, pytest.mark.since_2_12]
 
 CONSUMER = "main/consumer/A/C"
 ALLOW = ("DUPLICATES_MESSAGES", "LOSES_CONSUMER_POSITION")
-
-
-@pytest.fixture
-def space(tmp_path: Path, server: Server) -> Space:
-    """A workspace on a server."""
-    return single_space(tmp_path, server)
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the same server."""
-    with Raw(server.url) as connection:
-        yield connection
 
 
 def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
@@ -121,13 +105,13 @@ def test_a_consumer_goes_back_once_for_each_word(kind: str, space: Space, raw: R
     fill(raw, 30)
     acked = () if own.get("ack_policy") == "none" else None
     pull(raw, "A", "C", 30, acked)
-    floor = consumer_info(raw, "A", "C")["delivered"]["stream_seq"]
+    floor = raw.consumer_info("A", "C")["delivered"]["stream_seq"]
     settable = own.get("deliver_policy", "all") == "all"
     plan = reset(write(space, position={"seq": 5, "once": "one"}, **own), in_place=settable)
 
     assert floor == 30
     assert counts(plan) == {"DUPLICATES_MESSAGES": (26, True)}
-    assert consumer_info(raw, "A", "C")["num_pending"] == 26
+    assert raw.consumer_info("A", "C")["num_pending"] == 26
     assert pull(raw, "A", "C", 100, acked) == list(range(5, 31))
     again = reset(write(space, position={"seq": 30, "once": "two"}, **own))
     assert counts(again) == {"DUPLICATES_MESSAGES": (1, True)}
@@ -301,7 +285,7 @@ def test_other_changes_come_along(space: Space, raw: Raw) -> None:
     write(space).apply()
     fill(raw, 10)
     pull(raw, "A", "C", 10, None)
-    live = consumer_info(raw, "A", "C")["config"] | {"max_ack_pending": 77}
+    live = raw.consumer_info("A", "C")["config"] | {"max_ack_pending": 77}
     raw.api_ok(
         "$JS.API.CONSUMER.DURABLE.CREATE.A.C",
         {"stream_name": "A", "config": live, "action": "update"},
@@ -309,7 +293,7 @@ def test_other_changes_come_along(space: Space, raw: Raw) -> None:
     wanted = write(space, ack_wait="7s", position={"seq": 6, "once": "one"})
     plan = reset(wanted, "consumer.update")
     change = next(c for c in plan.resource_changes if c.address == CONSUMER).change
-    config = consumer_info(raw, "A", "C")["config"]
+    config = raw.consumer_info("A", "C")["config"]
 
     assert {f.path for f in change.fields} == {"ack_wait", "max_ack_pending", "position"}
     assert (config["ack_wait"], config["max_ack_pending"]) == (7_000_000_000, 1000)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.applying.consumer_helpers import consumer_names, fill, pull, wait_until_resumed
+from tests.applying.consumer_helpers import fill, pull, wait_until_resumed
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
@@ -61,7 +61,7 @@ def require_settled(space: Space, raw: Raw, sequences: list[int]) -> None:
     assert left_to_do(space.plan()) == []
     state = read_state(space.folder)
     assert (state.pending, state.replacements) == ({}, {})
-    assert consumer_names(raw, "A") == ["C"]
+    assert raw.consumer_names("A") == ["C"]
     # A kill may leave the last tenth of a second of its pause.
     wait_until_resumed(raw, "A", "C")
     assert pull(raw, "A", "C", 100, None) == sequences

@@ -9,19 +9,16 @@ import pytest
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from tests.applying.consumer_helpers import (
-    consumer_info,
-    consumer_names,
     fill,
     pull,
     stream_sequence,
 )
 from tests.support.raw import Raw
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, left_to_do, single_space
+from tests.support.workspaces import RecordingObserver, Space, left_to_do
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
@@ -30,19 +27,6 @@ pytestmark = [pytest.mark.matrix, pytest.mark.since_2_12]
 
 PAUSE_UNTIL = "2040-01-01T00:00:00Z"
 BY_START = {"deliver_policy": "by_start_sequence"}
-
-
-@pytest.fixture
-def space(tmp_path: Path, server: Server) -> Space:
-    """A workspace on a server."""
-    return single_space(tmp_path, server)
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the same server."""
-    with Raw(server.url) as connection:
-        yield connection
 
 
 def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
@@ -101,14 +85,14 @@ def test_the_new_consumer_resumes_at_the_old_position(name: str, space: Space, r
     write(space, memory, **before).apply()
     fill(raw, 30)
     given = pull(raw, "A", "C", 9, None)
-    floor = consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"]
+    floor = raw.consumer_info("A", "C")["ack_floor"]["stream_seq"]
     plan = replace_consumer(write(space, memory, **after))
 
     assert given
     assert [s.op for s in plan.steps] == ["consumer.replace"]
     assert [h.code for c in plan.resource_changes for h in c.hazards] == []
     assert pull(raw, "A", "C", 100, None) == list(range(floor + 1, 31))
-    assert consumer_names(raw, "A") == ["C"]
+    assert raw.consumer_names("A") == ["C"]
 
 
 def test_mem_storage_is_converted_by_a_new_consumer(space: Space, raw: Raw) -> None:
@@ -227,20 +211,14 @@ def test_an_interest_stream_loses_nothing(others: bool, space: Space, raw: Raw) 
     stream = {"retention": "interest"}
     write(space, stream, filter_subject="a.1").apply()
     if others:
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.A.D",
-            {
-                "stream_name": "A",
-                "config": {"name": "D", "durable_name": "D", "filter_subject": "a.2"},
-            },
-        )
+        raw.consumer("A", "D", filter_subject="a.2", ack_policy="none")
     fill(raw, 30)
     pull(raw, "A", "C", 3, None)
     replace_consumer(write(space, stream, filter_subject="a.1", ack_policy="all"))
 
-    assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 7
+    assert raw.state("A")["messages"] >= 7
     assert pull(raw, "A", "C", 100) == [10, 13, 16, 19, 22, 25, 28]
-    assert consumer_names(raw, "A") == (["C", "D"] if others else ["C"])
+    assert raw.consumer_names("A") == (["C", "D"] if others else ["C"])
 
 
 @pytest.mark.parametrize("others", [False, True], ids=["alone", "with another consumer"])
@@ -251,13 +229,7 @@ def test_unacknowledged_messages_are_not_called_deleted(
     stream = {"retention": "interest"}
     write(space, stream).apply()
     if others:
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.A.D",
-            {
-                "stream_name": "A",
-                "config": {"name": "D", "durable_name": "D", "ack_policy": "explicit"},
-            },
-        )
+        raw.consumer("A", "D")
     fill(raw, 10)
     pull(raw, "A", "C", 10)
     if others:
@@ -279,7 +251,7 @@ def test_a_narrower_filter_of_a_new_consumer_is_measured(space: Space, raw: Raw)
     ]
     replace_consumer(space, "DELETES_MESSAGES")
 
-    assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 10
+    assert raw.state("A")["messages"] == 10
 
 
 def test_at_the_consumer_limit_the_replacement_is_refused(space: Space, raw: Raw) -> None:
@@ -318,7 +290,7 @@ def test_a_start_that_apply_decides_is_unknown_in_the_plan(space: Space, raw: Ra
     assert [*change.after_unknown] == ["deliver_policy", "opt_start_seq"]
     assert change.after is not None
     result = space.apply_saved(plan)
-    live = consumer_info(raw, "A", "C")["config"]
+    live = raw.consumer_info("A", "C")["config"]
     assert result.exit_code == 0
     assert {
         name for name in live if live[name] != change.after.get(name) and name != "metadata"
@@ -350,7 +322,7 @@ def read_pushed(listener: Raw, count: int, *, ack: bool = False) -> list[int]:
 def has_floor(raw: Raw, floor: int) -> bool:
     """Ask repeatedly until the acknowledgement floor is reached."""
     return any(
-        consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000)
+        raw.consumer_info("A", "C")["ack_floor"]["stream_seq"] == floor for _ in range(10_000)
     )
 
 
@@ -409,8 +381,8 @@ def test_a_pause_of_the_files_is_set_after_the_replacement(space: Space, raw: Ra
     pull(raw, "A", "C", 3, None)
     replace_consumer(write(space, ack_policy="all", pause_until=PAUSE_UNTIL))
 
-    assert consumer_info(raw, "A", "C")["config"]["pause_until"] == PAUSE_UNTIL
-    assert consumer_info(raw, "A", "C")["num_pending"] == 2
+    assert raw.consumer_info("A", "C")["config"]["pause_until"] == PAUSE_UNTIL
+    assert raw.consumer_info("A", "C")["num_pending"] == 2
 
 
 def test_a_pause_set_outside_jsplan_stays(space: Space, raw: Raw) -> None:
@@ -419,7 +391,7 @@ def test_a_pause_set_outside_jsplan_stays(space: Space, raw: Raw) -> None:
     raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", {"pause_until": PAUSE_UNTIL})
     replace_consumer(write(space, ack_policy="all"))
 
-    assert consumer_info(raw, "A", "C")["config"]["pause_until"] == PAUSE_UNTIL
+    assert raw.consumer_info("A", "C")["config"]["pause_until"] == PAUSE_UNTIL
 
 
 def test_a_start_that_jsplan_set_is_kept_through_updates(space: Space, raw: Raw) -> None:
@@ -428,7 +400,7 @@ def test_a_start_that_jsplan_set_is_kept_through_updates(space: Space, raw: Raw)
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
     replace_consumer(write(space, deliver_policy="new", ack_policy="all"))
-    start = consumer_info(raw, "A", "C")["config"]
+    start = raw.consumer_info("A", "C")["config"]
     plan, result = write(space, deliver_policy="new", ack_policy="all", description="x").apply()
 
     assert "consumer.update" in {s.op for s in plan.steps}
@@ -436,8 +408,7 @@ def test_a_start_that_jsplan_set_is_kept_through_updates(space: Space, raw: Raw)
     assert result.exit_code == 0
     require_converged(space)
     assert {
-        n: consumer_info(raw, "A", "C")["config"].get(n)
-        for n in ("deliver_policy", "opt_start_seq")
+        n: raw.consumer_info("A", "C")["config"].get(n) for n in ("deliver_policy", "opt_start_seq")
     } == {n: start.get(n) for n in ("deliver_policy", "opt_start_seq")}
     _, refreshed = space.apply(refresh_only=True)
     assert refreshed.exit_code == 0
@@ -453,11 +424,11 @@ def test_replace_by_request_keeps_the_position(space: Space, raw: Raw) -> None:
     write(space).apply()
     fill(raw, 5)
     pull(raw, "A", "C", 3, None)
-    created = consumer_info(raw, "A", "C")["created"]
+    created = raw.consumer_info("A", "C")["created"]
     _, result = space.apply(replace=("main/consumer/A/C",))
 
     assert result.exit_code == 0
-    assert consumer_info(raw, "A", "C")["created"] != created
+    assert raw.consumer_info("A", "C")["created"] != created
     assert pull(raw, "A", "C", 100) == [4, 5]
     require_converged(space)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.sandbox import Sandbox
-from tests.applying.consumer_helpers import consumer_info, consumer_names, fill, pull
+from tests.applying.consumer_helpers import fill, pull
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw
 from tests.support.workspaces import Space, left_to_do
@@ -41,7 +41,7 @@ def test_three_replicas(policy: str, tmp_path: Path) -> None:
             fill(raw, 20)
             assert pull(raw, "A", "C", 8, None) == list(range(1, 9))
             server.wait_until(
-                lambda: consumer_info(raw, "A", "C")["ack_floor"]["stream_seq"] == 8,
+                lambda: raw.consumer_info("A", "C")["ack_floor"]["stream_seq"] == 8,
                 "take acknowledgements",
             )
             plan, result = space.write(
@@ -55,5 +55,5 @@ def test_three_replicas(policy: str, tmp_path: Path) -> None:
             ]
             assert result.exit_code == 0, result
             assert pull(raw, "A", "C", 100, None) == list(range(9, 21))
-            assert consumer_names(raw, "A") == ["C"]
+            assert raw.consumer_names("A") == ["C"]
             assert left_to_do(space.plan()) == []

@@ -16,8 +16,6 @@ from jsplan.state import LockInfo
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
 from tests.applying.consumer_helpers import (
-    consumer_info,
-    consumer_names,
     fill,
     pull,
 )
@@ -76,11 +74,9 @@ def require_named(space: Space, raw: Raw, found: Drift) -> None:
     notes = [d for d in space.plan().diagnostics if d.address == "main/consumer/A/C"]
     assert ("JS424", summary) in [(d.code, d.summary) for d in notes]
     assert "JS428" not in [d.code for d in notes]
-    if "C" not in consumer_names(raw, "A"):
+    if "C" not in raw.consumer_names("A"):
         assert summary.startswith("A/C does not exist: its clients get nothing, because")
-    elif str(consumer_info(raw, "A", "C")["config"].get("pause_until", "")).startswith(
-        HOLDING_YEAR
-    ):
+    elif str(raw.consumer_info("A", "C")["config"].get("pause_until", "")).startswith(HOLDING_YEAR):
         assert summary.startswith("A/C is paused: its clients get nothing, because")
     else:
         assert summary.startswith("the replacement of A/C was interrupted")
@@ -119,12 +115,12 @@ def test_a_placeholder_goes_when_the_consumer_left_the_files(
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         for _ in kill_at_each_boundary(space, raw, "interest"):
-            if consumer_names(raw, "A") and "C" not in consumer_names(raw, "A"):
+            if raw.consumer_names("A") and "C" not in raw.consumer_names("A"):
                 break
         space.write(streams=[{"name": "A", "subjects": ["a.>"], "retention": "interest"}])
         # The request that was sent before the death may create the consumer after this look.
         _, result = space.apply(allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"))
 
         assert result.exit_code == 0
-        assert consumer_names(raw, "A") == []
+        assert raw.consumer_names("A") == []
         assert left_to_do(space.plan()) == []

@@ -13,7 +13,7 @@ from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyEvent
@@ -37,13 +37,6 @@ def test_limit_of_additional_deletions(
     assert exceeds_plan(found, planned, safe_below) is stops
 
 
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the worker's server."""
-    with Raw(server.url) as connection:
-        yield connection
-
-
 def stream(**fields: Any) -> dict[str, Any]:
     return {"name": "S", "subjects": ["s.>"], **fields}
 
@@ -64,10 +57,6 @@ def plan_lower_limits(
     return space, space.plan(allow_hazards=EVERYTHING)
 
 
-def messages(raw: Raw) -> int:
-    return int(raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"])
-
-
 #: 100 messages of 83 bytes each: every limit is planned to delete 40 of them.
 LIMITS = [{"max_msgs": 60}, {"max_bytes": 60 * 83}, {"max_msgs_per_subject": 60}]
 
@@ -81,7 +70,7 @@ def test_slightly_more_deletions_than_planned_are_applied(
     publish(raw, 4)
 
     assert space.apply_saved(plan).exit_code == 0
-    assert messages(raw) == 60 or "max_msgs_per_subject" in limit
+    assert raw.count("S") == 60 or "max_msgs_per_subject" in limit
 
 
 @pytest.mark.parametrize("limit", LIMITS, ids=str)
@@ -97,7 +86,7 @@ def test_many_more_deletions_make_a_saved_plan_stale(
         match=r"main/stream/S would delete 45 messages now; the plan said 40.*Nothing was changed",
     ):
         space.apply_saved(plan)
-    assert messages(raw) == 105
+    assert raw.count("S") == 105
 
 
 def test_safe_below_raises_the_limit(tmp_path: Path, server: Server, raw: Raw) -> None:
@@ -107,7 +96,7 @@ def test_safe_below_raises_the_limit(tmp_path: Path, server: Server, raw: Raw) -
     publish(raw, 5)
 
     assert space.apply_saved(plan).exit_code == 0
-    assert messages(raw) == 60
+    assert raw.count("S") == 60
 
 
 def test_a_plan_without_deletions_is_measured_again(
@@ -120,7 +109,7 @@ def test_a_plan_without_deletions_is_measured_again(
 
     with pytest.raises(StalePlanError, match="would delete 1 messages now; the plan said 0"):
         space.apply_saved(plan)
-    assert messages(raw) == 61
+    assert raw.count("S") == 61
 
 
 def test_messages_below_a_limit_per_subject_do_not_count(
@@ -157,7 +146,7 @@ def test_measured_at_the_last_moment(tmp_path: Path, server: Server, raw: Raw) -
     assert "would delete 50 messages now; the plan said 40; nothing was written" in (
         result.steps[0].error or ""
     )
-    assert messages(raw) == 110
+    assert raw.count("S") == 110
 
 
 def test_deletions_by_interest_are_measured_again(tmp_path: Path, server: Server, raw: Raw) -> None:
@@ -177,14 +166,12 @@ def test_deletions_by_interest_are_measured_again(tmp_path: Path, server: Server
 
     with pytest.raises(StalePlanError, match="would delete 10 messages now; the plan said 3"):
         space.apply_saved(plan)
-    assert messages(raw) == 20
+    assert raw.count("S") == 20
 
 
 def test_an_origin_that_filled_up(tmp_path: Path, server: Server, raw: Raw) -> None:
     """A mirror that drains more messages of its origin than planned makes the plan stale."""
-    raw.api_ok(
-        "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"], "retention": "workqueue"}
-    )
+    raw.create("S", subjects=["s.>"], retention="workqueue")
     publish(raw, 5)
     space = single_space(tmp_path, server).write(
         streams=[{"name": "COPY", "mirror": {"name": "S"}}]
@@ -194,4 +181,4 @@ def test_an_origin_that_filled_up(tmp_path: Path, server: Server, raw: Raw) -> N
 
     with pytest.raises(StalePlanError, match="would delete 50 messages now; the plan said 5"):
         space.apply_saved(plan)
-    assert messages(raw) == 50
+    assert raw.count("S") == 50

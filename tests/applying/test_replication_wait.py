@@ -53,11 +53,6 @@ def last_sequence(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
     return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["last_seq"])
 
 
-def message_count(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
-    """Return the number of messages of a stream."""
-    return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
-
-
 def is_connected(raw: Raw, stream: str, prefix: str = "$JS.API") -> bool:
     """Return True if the mirror or source of a stream has connected to its origin."""
     info = raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")
@@ -106,16 +101,16 @@ def test_downstream_streams_of_a_replaced_origin_follow_it(
         streams=[origin_config("preserve", replaced=False, domain="leaf"), *downstream]
     ).apply()
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "mirror": {"name": "O"}})
-        late_streams = [("LATE_M", "$JS.hub.API"), ("LATE_G", "$JS.hub.API")]
+        raw.create("THEIRS", "leaf", mirror={"name": "O"})
+        late_streams = [("LATE_M", "hub"), ("LATE_G", "hub")]
         # Older servers treat a start after the end as the end when they connect: here of an empty O.
         hub.wait_until(
             lambda: all(is_connected(raw, *end) for end in late_streams), "connect", 60.0
         )
         publish(raw, 20)
-        ends = [("M", "$JS.hub.API"), ("G", "$JS.hub.API"), ("THEIRS", "$JS.leaf.API")]
+        ends = [("M", "hub"), ("G", "hub"), ("THEIRS", "leaf")]
         copying = ends if server_version >= (2, 15) else ends + late_streams
-        hub.wait_until(lambda: all(message_count(raw, *end) == 20 for end in copying), "copy", 60.0)
+        hub.wait_until(lambda: all(raw.count(*end) == 20 for end in copying), "copy", 60.0)
         plan, result = space.write(
             streams=[origin_config("preserve", replaced=True, domain="leaf"), *downstream]
         ).apply(allow_hazards=PERMITTED)
@@ -140,12 +135,10 @@ def test_downstream_streams_of_a_replaced_origin_follow_it(
             2 if server_version >= (2, 15) else 0,
         )
         publish(raw, 5)
-        wait_until_copied(hub, lambda: all(message_count(raw, *end) == 25 for end in ends))
+        wait_until_copied(hub, lambda: all(raw.count(*end) == 25 for end in ends))
         # Older servers copied all from the start.
         late = 3 if server_version >= (2, 15) else 25
-        wait_until_copied(
-            hub, lambda: all(message_count(raw, *end) == late for end in late_streams)
-        )
+        wait_until_copied(hub, lambda: all(raw.count(*end) == late for end in late_streams))
     assert left_to_do(space.plan()) == []
 
 
@@ -162,7 +155,7 @@ def test_a_mirror_that_is_ahead_of_its_origin(
     space.write(streams=[origin_config("recreate", replaced=False), mirror]).apply()
     with Raw(server.url) as raw:
         publish(raw, 20)
-        server.wait_until(lambda: message_count(raw, "M") == 20, "copy", 60.0)
+        server.wait_until(lambda: raw.count("M") == 20, "copy", 60.0)
         again = space.write(streams=[origin_config("recreate", replaced=True, first_seq=1), mirror])
         plan, result = again.apply(allow_hazards=PERMITTED)
 
@@ -180,7 +173,7 @@ def test_a_mirror_that_is_ahead_of_its_origin(
         plan, result = again.apply(allow_hazards=PERMITTED, replace=("main/stream/M",))
         assert (result.exit_code, verify_results(plan, result)) == (0, {"main/stream/M": "done"})
         publish(raw, 3)
-        wait_until_copied(server, lambda: message_count(raw, "M") == 3)
+        wait_until_copied(server, lambda: raw.count("M") == 3)
     assert left_to_do(space.plan()) == []
 
 
@@ -193,9 +186,9 @@ def test_a_downstream_stream_that_does_not_follow_yet(
     downstream = {"name": "M", "mirror": {"name": "O"}}
     space.write(streams=[origin_config("recreate", replaced=False)]).apply()
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.M", {"name": "M", "mirror": {"name": "O"}})
+        raw.create("M", mirror={"name": "O"})
         publish(raw, 20)
-        server.wait_until(lambda: message_count(raw, "M") == 20, "copy", 60.0)
+        server.wait_until(lambda: raw.count("M") == 20, "copy", 60.0)
         with monkeypatch.context() as patch:
             patch.setattr(replication_wait, "REPLICATION_TIMEOUT", 0.0)
             plan, result = space.write(streams=[origin_config("recreate", replaced=True)]).apply(
@@ -219,7 +212,7 @@ def test_a_downstream_stream_that_does_not_follow_yet(
         ).apply()
         assert (result.exit_code, verify_results(plan, result)) == (0, {"main/stream/M": "done"})
         publish(raw, 5)
-        wait_until_copied(server, lambda: message_count(raw, "M") == 25)
+        wait_until_copied(server, lambda: raw.count("M") == 25)
     assert (read_state(space.folder).pending, space.plan().steps) == ({}, [])
 
 
@@ -293,11 +286,11 @@ def test_an_interest_copy_that_drops_the_newest_message(tmp_path: Path, server: 
         space.write(streams=[origin_config("preserve", replaced=False), copy]).apply()
         raw.api_ok("o.wanted", b"x")
         raw.api_ok("o.unwanted", b"x")
-        while message_count(raw, "I") != 1:
+        while raw.count("I") != 1:
             time.sleep(0.05)
         space.write(streams=[origin_config("preserve", replaced=True), copy])
         _, result = space.apply(allow_hazards=PERMITTED)
         assert result.exit_code == 0, [s.error for s in result.steps if s.error]
         raw.api_ok("o.wanted", b"x")
-        while message_count(raw, "I") != 2:
+        while raw.count("I") != 2:
             time.sleep(0.05)

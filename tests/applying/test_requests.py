@@ -50,7 +50,7 @@ def test_the_requests_of_a_plan_that_creates(
     Where it is complete, no stream that it omits is asked for.
     """
     with Raw((hub := clean_hub_leaf["hub"]).url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S0", {"name": "S0", "subjects": ["s0"]})
+        raw.create("S0", subjects=["s0"])
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams(count))
     with audit_requests(clean_hub_leaf) as seen:
         plan = space.plan()
@@ -114,7 +114,7 @@ def test_a_creation_outside_makes_a_large_plan_stale(
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams(MANY))
     plan, hub = space.plan(), clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S7", {"name": "S7", "subjects": ["s7"]})
+        raw.create("S7", subjects=["s7"])
         if thing == "consumer":
             create_consumer(raw, "S7")
 
@@ -166,9 +166,9 @@ def test_a_consumer_that_was_created_right_before_its_step(
 def test_the_count_of_consumers_has_every_kind(fields: dict[str, Any], server: Server) -> None:
     """INFO of a stream counts each consumer from its creation to its deletion."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S0", {"name": "S0", "subjects": ["s0"]})
+        raw.create("S0", subjects=["s0"])
         for number in range(20):
             create_consumer(raw, "S0", **fields)
-            assert raw.api_ok("$JS.API.STREAM.INFO.S0")["state"]["consumer_count"] == 1, number
+            assert raw.state("S0")["consumer_count"] == 1, number
             raw.api_ok("$JS.API.CONSUMER.DELETE.S0.C")
-        assert raw.api_ok("$JS.API.STREAM.INFO.S0")["state"]["consumer_count"] == 0
+        assert raw.state("S0")["consumer_count"] == 0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.applying.consumer_helpers import consumer_info, fill, stream_sequence
+from tests.applying.consumer_helpers import fill, stream_sequence
 from tests.preserve.test_streams import PERMITTED, PRESERVE
 from tests.support.raw import Raw
 from tests.support.refused_request import refuse_request
@@ -27,13 +27,6 @@ CONSUMER: dict[str, Any] = {
     "deliver_subject": "pushed",
 }
 FAR = "2100-01-01T00:00:00Z"
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection that asks."""
-    with Raw(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -59,7 +52,7 @@ def test_a_lifted_pause_does_not_wake_a_consumer(
     server: Server, raw: Raw, server_version: tuple[int, ...]
 ) -> None:
     """The next message does; a pause that ends by itself needs none. Before 2.11 there is none."""
-    raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["a.>"]})
+    raw.create("A", subjects=["a.>"])
     fill(raw, 3)
     config = {"durable_name": "C", "deliver_subject": "pushed", "pause_until": FAR}
     raw.api_ok("$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": config})
@@ -71,11 +64,11 @@ def test_a_lifted_pause_does_not_wake_a_consumer(
     with Raw(server.url, timeout=1) as listener:
         listener.subscribe("pushed")
         # A subscriber wakes it, too: it has to be known before.
-        server.wait_until(lambda: "push_bound" in consumer_info(raw, "A", "C"), "see interest")
+        server.wait_until(lambda: "push_bound" in raw.consumer_info("A", "C"), "see interest")
         raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C")
         with pytest.raises(TimeoutError):
             receive(listener, 1)
-    assert consumer_info(raw, "A", "C")["num_pending"] == 3
+    assert raw.consumer_info("A", "C")["num_pending"] == 3
 
 
 @pytest.mark.since_2_12

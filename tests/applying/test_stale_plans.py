@@ -90,7 +90,7 @@ def test_a_value_written_into_a_bucket_that_goes(tmp_path: Path, server: Server)
         write_key(raw)
         with pytest.raises(StalePlanError, match="kv_entry/B/mode"):
             space.apply_saved(plan, allow_hazards=PERMITTED)
-        assert raw.api_ok("$JS.API.STREAM.INFO.KV_B")["state"]["messages"] == 1
+        assert raw.state("KV_B")["messages"] == 1
         assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
         assert left_to_do(space.plan()) == []
 
@@ -154,7 +154,7 @@ def test_a_reader_created_after_the_plan(how: str, tmp_path: Path, clean_hub_lea
         raw.request("m.x", b"x")
         plan = space.write(**changed[how]).plan(allow_hazards=allowed)
         assert not plan.errored
-        raw.api_ok("$JS.leaf.API.STREAM.CREATE.R", {"name": "R", "sources": [source]})
+        raw.create("R", "leaf", sources=[source])
         with pytest.raises(StalePlanError, match="is read by leaf/stream/R"):
             space.apply_saved(plan, allow_hazards=allowed)
         found = {c.address: [h.code for h in c.hazards] for c in space.plan().resource_changes}
@@ -192,7 +192,7 @@ def test_a_reader_that_gets_what_the_plan_brings(
         raw.request("a.x", b"x")
         plan = space.write(streams=after).plan(allow_hazards=allowed)
         assert not plan.errored, plan.diagnostics
-        raw.api_ok("$JS.leaf.API.STREAM.CREATE.R", {"name": "R", "sources": sources})
+        raw.create("R", "leaf", sources=sources)
         with pytest.raises(StalePlanError, match="is read by leaf/stream/R"):
             space.apply_saved(plan, allow_hazards=allowed)
         assert space.apply(allow_hazards=allowed)[1].exit_code == 0

@@ -170,7 +170,7 @@ def test_another_client_creates_within_the_last_round_trip(
         )  # fmt: skip
         _, result = space.apply(parallelism=8)
 
-        assert raw.api_ok("$JS.API.STREAM.INFO.S1")["config"]["max_msgs"] == 7
+        assert raw.config("S1")["max_msgs"] == 7
     assert statuses(result) == {"stream/S0": "done", "stream/S1": "failed", "stream/S2": "done"}
     assert "10058" in str(result.steps[1].error)
     state = read_state(space.folder)
@@ -204,7 +204,7 @@ def test_a_refused_creation_fails_alone(tmp_path: Path, server: Server) -> None:
     space = single_space(tmp_path, server).write(streams=bodies(4))
     plan = space.plan()
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["s2"]})
+        raw.create("OTHER", subjects=["s2"])
     result = space.apply_saved(plan)
 
     found = statuses(result)

@@ -17,9 +17,9 @@ import pytest
 from jsplan.backfill.protocol import RawConnection, publish, read
 from jsplan.backfill.protocol.frames import BYTES, concat_rows, format_numbers
 from jsplan.backfill.protocol.reader import ReadRequest
+from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions, VerifyOptions
-from tests.backfill.conftest import connection_target
 from tests.backfill.thread_runner import DyingRunner, ThreadRunner, use_runner
 from tests.support.raw import NoResponders, Raw, encode_raw, streams
 from tests.support.simulated_kill import SimulatedKill
@@ -62,6 +62,13 @@ class StoredMessage:
         """Subject, headers and payload without the headers that the copy and servers add."""
         block = SOURCE_HEADER.sub(b"", ORIGIN_HEADER.sub(b"", self.headers))
         return self.subject.encode(), b"" if block == b"NATS/1.0\r\n\r\n" else block, self.data
+
+
+def connection_target(server: Server, **settings: Any) -> ConnectionSettings:
+    """Return the settings that connect to a server as its JetStream user."""
+    own = {"user": server.user, "password": server.password}
+    named = {"key": server.name, "url": server.url, "shown": server.url}
+    return ConnectionSettings(**(named | own | settings))
 
 
 def verify_counts(load: LoadOptions, name: str = "x") -> dict[str, int]:

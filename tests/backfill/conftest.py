@@ -9,35 +9,20 @@ import pytest
 
 from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.tasks.endpoints import export_connection
-from jsplan.jetstream.contexts import ConnectionSettings
 from jsplan.sandbox import Sandbox, shapes
+from tests.backfill.backfill_pair import Pair, connection_target
 from tests.conftest import PROGRAM
 from tests.support.s3_server import S3Server
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from jsplan.sandbox import Server
 
     Connect = Callable[..., RawConnection]
-
-
-def connection_target(server: Server, **settings: Any) -> ConnectionSettings:
-    """Return the settings that connect to a server as its JetStream user."""
-    return ConnectionSettings(
-        **(
-            {
-                "key": server.name,
-                "url": server.url,
-                "shown": server.url,
-                "user": server.user,
-                "password": server.password,
-            }
-            | settings
-        )
-    )
 
 
 @pytest.fixture(scope="session")
@@ -132,3 +117,9 @@ def open_connection() -> Iterator[Connect]:
     yield make
     for connection in opened:
         connection.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
+    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
+    return Pair.create(tmp_path, clean_hub_leaf)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from jsplan.sandbox import Sandbox
 
 Capture = pytest.CaptureFixture[str]
 
@@ -46,12 +45,6 @@ Capture = pytest.CaptureFixture[str]
 pytestmark = pytest.mark.timeout(300)
 OLD = "2020-01-01T00:00:00.000000001Z"
 CONTROL = b"NATS/1.0\r\nNats-Msg-Id: 7\r\nJsplan-Origin: edge/OLD/1/2020-01-01T00:00:00.000000001Z\r\nA: b\r\n\r\n"
-
-
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def command(pair: Pair, capsys: Capture, *words: str) -> tuple[int, Any]:

@@ -115,9 +115,7 @@ def test_a_run_prints_no_spark_output_and_no_secret(
     )
     with Raw(server.url, "u", SECRET) as raw:
         for name in ("S", "T"):
-            raw.api_ok(
-                f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name.lower()}.>"]}
-            )
+            raw.create(name, subjects=[f"{name.lower()}.>"])
         for number in range(10):
             raw.request("s.x", b"%d" % number)
     environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {

@@ -68,7 +68,7 @@ def test_spark_finds_what_one_process_finds(
     for server, domain, stream in ((hub, "hub", "A"), (leaf, "leaf", copy)):
         with Raw(server.url, server.user, server.password) as raw:
             begin = chance.randint(1, 50)
-            last = raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+            last = raw.state(stream, domain)["last_seq"]
             gone = {*range(begin, begin + 5), *chance.sample(range(1, last + 1), 10)}
             for seq in sorted(gone & {*range(1, last + 1)}):
                 raw.api_ok(f"$JS.{domain}.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})

@@ -1,28 +1,20 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from jsplan.backfill.protocol import RawConnection, read
 from jsplan.backfill.protocol.reader import ReadRequest
 from jsplan.errors import JsplanError, RefusedError
-from tests.backfill.backfill_pair import Pair, duplicated_origins, numbered_rows, with_nanoseconds
-from tests.backfill.conftest import connection_target
+from tests.backfill.backfill_pair import (
+    Pair,
+    connection_target,
+    duplicated_origins,
+    numbered_rows,
+    with_nanoseconds,
+)
 from tests.backfill.test_reading import EDGES
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from jsplan.sandbox import Sandbox
-
 MAX_PAYLOAD = 1 << 20
-
-
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def headers(*lines: str) -> bytes:

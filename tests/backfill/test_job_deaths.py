@@ -36,12 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
-
-
 @pytest.mark.matrix
 def test_dying_before_any_write(pair: Pair) -> None:
     """A run that dies before any write is completed by the next, once and in order."""

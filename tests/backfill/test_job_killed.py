@@ -43,12 +43,6 @@ pytestmark = pytest.mark.timeout(300)
 SHARES = (0.10, 0.35, 0.60, 0.85)
 
 
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
-
-
 def run_on_spark(pair: Pair) -> OriginResult:
     """Run the entry on the running Spark."""
     return backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]

@@ -17,17 +17,9 @@ from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from jsplan.backfill.tasks.endpoints import Endpoint
     from jsplan.jetstream import DomainApi
-    from jsplan.sandbox import Sandbox
-
-
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 # --- sources of the target -------------------------------------------------------------------------------------------

@@ -17,27 +17,18 @@ from jsplan.backfill.protocol.frames import BYTES, concat_rows, format_numbers
 from jsplan.backfill.protocol.stream_info import request_api
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from tests.backfill.backfill_pair import Pair, read_all
-from tests.backfill.conftest import connection_target
+from tests.backfill.backfill_pair import Pair, connection_target, read_all
 from tests.backfill.process_kills import SparkWorkers, run_and_strike
 from tests.backfill.test_job_killed import spark_driver
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import SparkSession
 
-    from jsplan.sandbox import Sandbox, Server
+    from jsplan.sandbox import Server
 
 pytestmark = pytest.mark.timeout(600)
 SUBJECTS = 97
-
-
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def create_spread_stream(server: Server, count: int) -> None:

@@ -35,7 +35,7 @@ def space(clean_hub_leaf: Sandbox, tmp_path: Path) -> Space:
     """A hub and a leaf; the leaf has ORDERS with twenty messages, in no file."""
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+        raw.create("ORDERS", subjects=["orders.>"])
     publish(leaf.url, leaf.user, leaf.password, "orders.a", *([b"x" * 100] * 20))
     return hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[ALL], backfills=[ENTRY])
 
@@ -168,12 +168,9 @@ def test_a_copy_under_way_is_no_change(space: Space, clean_hub_leaf: Sandbox) ->
     ).apply()
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok(
-            "$JS.API.STREAM.CREATE.JSPLAN_STAGING_BACKFILL_0",
-            {"name": "JSPLAN_STAGING_BACKFILL_0", "subjects": ["stage.>"]},
-        )
+        raw.create("JSPLAN_STAGING_BACKFILL_0", subjects=["stage.>"])
         for name in ("ALL", "TWO"):
-            config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
+            config = raw.config(name)
             config["sources"] = [*config.get("sources", []), {"name": "JSPLAN_STAGING_BACKFILL_0"}]
             raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config)
 

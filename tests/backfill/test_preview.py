@@ -21,18 +21,9 @@ from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.support.simulated_kill import SimulatedKill, kill_after
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.documents.backfill import BackfillPreview
-    from jsplan.sandbox import Sandbox
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def preview_document(pair: Pair, **options: Any) -> BackfillPreview:

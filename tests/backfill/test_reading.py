@@ -22,7 +22,7 @@ from jsplan.errors import (
     ServerRefusedError,
 )
 from jsplan.identity import KnownObject
-from tests.backfill.conftest import connection_target
+from tests.backfill.backfill_pair import connection_target
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -49,18 +49,13 @@ def store(
 ) -> None:
     """Create a stream with these messages, published by an independent client."""
     with Raw(server.url, server.user, server.password) as raw:
-        raw.api_ok(
-            f"$JS.API.STREAM.CREATE.{name}",
-            {"name": name, "subjects": [f"{name.lower()}.>"], **config},
-        )
+        raw.create(name, subjects=[f"{name.lower()}.>"], **config)
         for subject, block, data in rows:
             raw.publish_raw(
                 subject.decode("latin-1"), block, data
             ) if subject.isascii() else raw.publish_raw(subject.decode(), block, data)
         raw.flush()
-        while raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["last_seq"] < config.get(
-            "first_seq", 1
-        ) - 1 + len(rows):
+        while raw.state(name)["last_seq"] < config.get("first_seq", 1) - 1 + len(rows):
             pass
 
 

@@ -134,8 +134,8 @@ def test_streams_that_cannot_store_once(server: Server, monkeypatch: pytest.Monk
         StreamSink(Options.parse({"url": server.url, "stream": "T"})).store([rows([1])])
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.T")
-        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
-        raw.api_ok("$JS.API.STREAM.CREATE.T", {"name": "T", "sources": [{"name": "S"}]})
+        raw.create("S", subjects=["s.>"])
+        raw.create("T", sources=[{"name": "S"}])
         info = raw.api_ok("$JS.API.STREAM.INFO.T")
     assert not info["config"].get("duplicate_window")
 
@@ -171,7 +171,7 @@ def test_killed_drivers_and_workers(server: Server, tmp_path: Path, seed: int) -
     with Raw(server.url) as raw:
 
         def stored() -> int:
-            return int(raw.api_ok("$JS.API.STREAM.INFO.T")["state"]["messages"])
+            return int(raw.state("T")["messages"])
 
         for goal in (*sorted(dice.sample(range(2_000, count - 2_000), 5)), None):
             job = subprocess.Popen(

@@ -180,7 +180,7 @@ def test_writing_a_frame(spark: SparkSession, server: Server) -> None:
     """A frame is stored once with subjects, headers and payloads, although it is written twice."""
     store(server, EDGES)
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.T", {"name": "T", "subjects": ["in.>"]})
+        raw.create("T", subjects=["in.>"])
         frame = load_frame(spark, server)
         for _ in range(2):
             options = {"url": server.url, "stream": "T", "subjectPrefix": "in.", "dedupe": "origin"}
@@ -229,7 +229,7 @@ def test_written_rows_stay_what_they_are(spark: SparkSession, server: Server) ->
         messages = [
             raw.api_ok("$JS.API.STREAM.MSG.GET.T", {"seq": seq})["message"] for seq in range(1, 6)
         ]
-        assert raw.api_ok("$JS.API.STREAM.INFO.T")["state"]["messages"] == 5
+        assert raw.state("T")["messages"] == 5
 
     assert [base64.b64decode(one.get("hdrs", "")) for one in messages[2:]] == [
         b"NATS/1.0\r\nJsplan-Kept-Nats-Rollup: all\r\nNats-Expected-Stream: T\r\n\r\n",

@@ -113,7 +113,7 @@ def test_an_empty_stream_is_followed(server: Server) -> None:
 def recreate(raw: Raw, count: int) -> None:
     """Create `S` again, with so many messages."""
     raw.api_ok("$JS.API.STREAM.DELETE.S")
-    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    raw.create("S", subjects=["s.>"])
     for _ in range(count):
         raw.request("s.new")
 
@@ -282,7 +282,7 @@ def test_a_stream_that_appears_and_an_offline_domain(
     assert len(found) == 9
     hub, leaf = clean_hub_leaf["hub"], clean_hub_leaf["leaf"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.hub.API.STREAM.CREATE.A2", {"name": "A2", "subjects": ["hub.A2"]})
+        raw.create("A2", "hub", subjects=["hub.A2"])
         raw.request("hub.A2", b"1")
         leaf.pause()
         try:
@@ -327,7 +327,7 @@ def test_domains_of_one_name_in_two_systems(make_server: MakeServer, tmp_path: P
     servers = {name: make_server(domain="site") for name in ("a", "b")}
     for count, server in enumerate(servers.values(), 1):
         with Raw(server.url) as raw:
-            raw.api_ok("$JS.site.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+            raw.create("S", "site", subjects=["s.>"])
             for _ in range(count):
                 raw.request("s.x")
     files = {

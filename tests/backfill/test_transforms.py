@@ -21,20 +21,11 @@ from tests.backfill.backfill_pair import (
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
     from jsplan.documents.backfill import OriginResult
-    from jsplan.sandbox import Sandbox
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("spark")]
-
-
-@pytest.fixture
-def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf without a stream; an entry copies `S` of the leaf into `T` of the hub."""
-    return Pair.create(tmp_path, clean_hub_leaf)
 
 
 def rows(count: int) -> list[Row]:

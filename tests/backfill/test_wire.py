@@ -14,7 +14,7 @@ from jsplan.errors import (
     NoRespondersError,
     NotPermittedError,
 )
-from tests.backfill.conftest import connection_target
+from tests.backfill.backfill_pair import connection_target
 from tests.support import jwt
 
 if TYPE_CHECKING:

@@ -252,7 +252,7 @@ def test_a_changed_server_makes_a_plan_stale(shop: Shop) -> None:
     shop.apply()
     shop.write(ORDERS | {"max_age": "30d"}).plan()
     with Raw(shop.hub.url, "shop", PASSWORD) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
+        config = raw.config("ORDERS")
         raw.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"description": "by hand"})
 
     done = shop.apply()

@@ -70,7 +70,7 @@ def test_a_file_that_exists_stays(tmp_path: Path) -> None:
 def test_an_import_writes_the_line(name: str, server: Server, tmp_path: Path) -> None:
     """A generated file names the schema of the workspace, also from a folder in it."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["a"]})
+        raw.create("A", subjects=["a"])
     (tmp_path / "more").mkdir()
     workspace = {
         "jsplan": 1,

@@ -249,7 +249,7 @@ def test_a_consumer_that_is_refused_here_is_refused_by_the_server(
     problems = list(checks_consumers.check_consumer(config))
     assert [problem.code for problem in problems] == [code]
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.L", {"name": "L", "subjects": ["s.>"]})
+        raw.create("L", subjects=["s.>"])
         assert create_consumer(raw, "L", config) == number
 
 
@@ -259,7 +259,7 @@ def test_a_consumer_that_the_server_accepts_is_accepted_here(text: str, server: 
     config = fields("consumer", text)
     assert list(checks_consumers.check_consumer(config)) == []
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.L", {"name": "L", "subjects": ["s.>"]})
+        raw.create("L", subjects=["s.>"])
         assert create_consumer(raw, "L", config) is None
 
 

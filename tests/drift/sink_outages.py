@@ -65,7 +65,7 @@ def subject_sink(server: Server) -> FailingSink:
 
     def ids() -> set[str]:
         with Raw(server.url) as raw:
-            last = raw.api_ok("$JS.ops.API.STREAM.INFO.OPS")["state"]["last_seq"]
+            last = raw.state("OPS", "ops")["last_seq"]
             messages = [
                 raw.api_ok("$JS.ops.API.STREAM.MSG.GET.OPS", {"seq": number})["message"]
                 for number in range(1, last + 1)

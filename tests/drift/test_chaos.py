@@ -99,7 +99,7 @@ class Chaos:
         self._ask(domain, lambda raw: self._change(raw, name))
 
     def _change(self, raw: Raw, name: str) -> None:
-        config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
+        config = raw.config(name)
         raw.api_ok(
             f"$JS.API.STREAM.UPDATE.{name}",
             config | {"max_age": self.random.choice([0, 10**12, 2 * 10**12])},
@@ -384,7 +384,7 @@ def test_memory_does_not_grow(watched_space: WatchedSpace, events: int) -> None:
     hub = watched_space.sandbox["hub"]
     sizes = []
     with Raw(hub.url, hub.user, hub.password) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
 
         def change_streams(count: int, first: int) -> None:
             for number in range(first, first + count // 4):
@@ -392,10 +392,7 @@ def test_memory_does_not_grow(watched_space: WatchedSpace, events: int) -> None:
                     "$JS.API.STREAM.UPDATE.A", config | {"max_age": 10**12 + number % 7 * 10**11}
                 )
                 raw.api_ok("$JS.API.STREAM.UPDATE.A", config)
-                raw.api_ok(
-                    f"$JS.API.STREAM.CREATE.T{number}",
-                    {"name": f"T{number}", "subjects": [f"t{number}"], "storage": "memory"},
-                )
+                raw.create(f"T{number}", subjects=[f"t{number}"], storage="memory")
                 raw.api_ok(f"$JS.API.STREAM.DELETE.T{number}")
 
         def knows_of(changes: int) -> Callable[[], bool]:

@@ -262,7 +262,7 @@ async def test_a_subject_survives_its_server(make_server: MakeServer) -> None:
     """Notifications that an offline server missed are published later, each kept once."""
     server = make_server()
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.D", {"name": "D", "subjects": ["ops.drift"]})
+        raw.create("D", subjects=["ops.drift"])
     target = resolve_settings(Connection("main", url=server.url, timeout=2_000_000_000), {})
     sink = SubjectSink("ops.drift", Publisher(target, "ops.drift"))
     delivery = Delivery(sink, lambda *_: None)
@@ -286,10 +286,10 @@ async def test_a_subject_survives_its_server(make_server: MakeServer) -> None:
 def _stored(server: Server) -> int:
     with Raw(server.url) as raw:
         server.wait_until(
-            lambda: raw.api_ok("$JS.API.STREAM.INFO.D")["state"]["messages"] >= 3,
+            lambda: raw.state("D")["messages"] >= 3,
             "have three messages",
         )
-        return int(raw.api_ok("$JS.API.STREAM.INFO.D")["state"]["messages"])
+        return int(raw.state("D")["messages"])
 
 
 async def test_a_subject_that_may_not_be_published_is_a_failure(make_server: MakeServer) -> None:

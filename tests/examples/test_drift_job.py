@@ -129,10 +129,7 @@ def test_drift_and_the_watch_under_their_permissions(
         Raw(hub.url, "admin", "admin") as admin,
         Raw(hub.url, "admin", "admin", timeout=30) as listener,
     ):
-        admin.api_ok(
-            "$JS.API.CONSUMER.CREATE.ORDERS.X",
-            {"stream_name": "ORDERS", "config": {"name": "X", "durable_name": "X"}},
-        )
+        admin.consumer("ORDERS", "X", ack_policy="none")
         found = drift(shop.load("drift"), DriftOptions(), RecordingObserver())
         assert (found.exit_code, [item.address for item in found.unmanaged]) == (
             0,
@@ -147,7 +144,7 @@ def test_drift_and_the_watch_under_their_permissions(
                 "unmanaged",
                 "hub/consumer/ORDERS/X",
             )
-            config = admin.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
+            config = admin.config("ORDERS")
             admin.api_ok("$JS.API.STREAM.UPDATE.ORDERS", config | {"max_msgs": 9})
             assert job.next_alert_key() == ("opened", "changed", "hub/stream/ORDERS")
             assert job.seen[-1]["by"]["user"] == "admin"

@@ -149,7 +149,7 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
     )
     assert (first.returncode, again.returncode) == (0, 4), first.stderr
     with Raw(hub.url, "shop", "shop") as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]["subjects"] == ["ORDERS.*"]
+        assert raw.config("ORDERS")["subjects"] == ["ORDERS.*"]
 
 
 def test_a_plan_that_no_apply_accepts(hub: Server, tmp_path: Path) -> None:

@@ -66,19 +66,11 @@ class FilledServer:
     old_until: float = 0.0
     created_count: int = 0
 
-    def state(self, stream: str) -> dict[str, Any]:
-        """Return the state of the stream, as INFO has it."""
-        state = self.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
-        assert isinstance(state, dict)
-        return state
-
     def new_mirror(self, of: str = "ORIGIN", **config: Any) -> str:
         """Create a complete mirror of ORIGIN or HOLED and return its name."""
         self.created_count += 1
-        name, wanted = f"COPY{self.created_count}", self.state(of)["messages"]
-        self.raw.api_ok(
-            f"$JS.API.STREAM.CREATE.{name}", {"name": name, "mirror": {"name": of}, **config}
-        )
+        name, wanted = f"COPY{self.created_count}", self.raw.state(of)["messages"]
+        self.raw.create(name, mirror={"name": of}, **config)
         self.wait_complete(name, wanted)
         return name
 
@@ -86,9 +78,7 @@ class FilledServer:
         """Create a stream with messages of its own and return its name."""
         self.created_count += 1
         name = f"OWN{self.created_count}"
-        self.raw.api_ok(
-            f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.>"], **config}
-        )
+        self.raw.create(name, subjects=[f"{name}.>"], **config)
         self.created_count -= 1
         self.fill_stream(name, count)
         return name
@@ -107,13 +97,13 @@ class FilledServer:
     def wait_complete(self, stream: str, messages: int = MESSAGES) -> None:
         """Wait until a stream has all its messages."""
         self.server.wait_until(
-            lambda: self.state(stream)["messages"] == messages, f"{stream} to be complete", 60
+            lambda: self.raw.state(stream)["messages"] == messages, f"{stream} to be complete", 60
         )
 
     def wait_last(self, stream: str, seq: int) -> None:
         """Wait until `seq` messages were stored, even if some were deleted since."""
         self.server.wait_until(
-            lambda: self.state(stream)["last_seq"] == seq, f"{stream} to be complete", 60
+            lambda: self.raw.state(stream)["last_seq"] == seq, f"{stream} to be complete", 60
         )
 
     def restart(self) -> None:
@@ -151,7 +141,7 @@ class FilledServer:
         Return sequence and subject of the acknowledged ones.
         """
         inbox = f"_INBOX.{os.urandom(6).hex()}"
-        unacknowledged = self._ack_pending(stream, consumer) + count
+        unacknowledged = self.raw.consumer_info(stream, consumer)["num_ack_pending"] + count
         acked: dict[int, str] = {}
         with Raw(self.server.url, self.server.user, self.server.password) as raw:
             raw.subscribe(inbox)
@@ -166,14 +156,11 @@ class FilledServer:
             raw.flush()
         unacknowledged -= len(acked)
         self.server.wait_until(
-            lambda: self._ack_pending(stream, consumer) == unacknowledged,
+            lambda: self.raw.consumer_info(stream, consumer)["num_ack_pending"] == unacknowledged,
             "the acknowledgements to arrive",
             60,
         )
         return acked
-
-    def _ack_pending(self, stream: str, consumer: str) -> int:
-        return int(self.raw.api_ok(f"$JS.API.CONSUMER.INFO.{stream}.{consumer}")["num_ack_pending"])
 
 
 def fill_sources(filled_server: FilledServer) -> None:
@@ -181,10 +168,7 @@ def fill_sources(filled_server: FilledServer) -> None:
     raw = filled_server.raw
     delete_all_streams(raw)
     for name in SOURCES:
-        raw.api_ok(
-            f"$JS.API.STREAM.CREATE.{name}",
-            {"name": name, "subjects": [f"{name}.>"], "allow_direct": True},
-        )
+        raw.create(name, subjects=[f"{name}.>"], allow_direct=True)
         fill(raw, name, OLD, seed=1)
     filled_server.end_old_messages()
     for name in SOURCES:
@@ -194,13 +178,6 @@ def fill_sources(filled_server: FilledServer) -> None:
         "HOLED",
         [*range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20), *range(OLD + 200, MESSAGES, 53)],
     )
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the worker's single server."""
-    with Raw(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -261,7 +238,7 @@ class ChangeTrial:
 
         Return the plan, and its DELETES_MESSAGES or None.
         """
-        live = self.filled.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        live = self.filled.raw.config(stream)
         current = {
             k: v
             for k, v in live.items()
@@ -324,9 +301,9 @@ def try_change(
     """Change a mirror; return the predicted hazard and the deletions."""
 
     def apply_change() -> Outcome:
-        before = filled_server.state(stream)
+        before = filled_server.raw.state(stream)
         _, hazard = change_trial.change(stream, body=body(), **options)
-        return hazard, lost_counts(before, filled_server.state(stream))
+        return hazard, lost_counts(before, filled_server.raw.state(stream))
 
     while True:
         stream = filled_server.new_mirror(of, **store)

@@ -31,7 +31,7 @@ LAST_OF_EACH = Limits(max_msgs_per_subject=1)
 def raw(server: Server) -> Iterator[Raw]:
     """A connection to a server with a stream of five messages and its consumer ALL."""
     with Raw(server.url) as connection:
-        connection.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["a.*"]})
+        connection.create("A", subjects=["a.*"])
         for subject in SUBJECTS:
             connection.request(subject, b"x")
         config = {"name": "ALL", "durable_name": "ALL", "ack_policy": "all"}

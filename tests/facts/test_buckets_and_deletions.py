@@ -60,7 +60,7 @@ class BucketServer:
             "mirror_direct": True,
         }
         self.filled.raw.api_ok(f"$JS.API.STREAM.CREATE.KV_{bucket}", config)
-        self.filled.wait_complete(f"KV_{bucket}", self.filled.state("KV_SRC")["messages"])
+        self.filled.wait_complete(f"KV_{bucket}", self.filled.raw.state("KV_SRC")["messages"])
         return bucket
 
 
@@ -100,14 +100,14 @@ def test_values_that_a_bucket_deletes(
     space, filled = slow_machine_space(tmp_path, bucket_server.filled.server), bucket_server.filled
 
     def apply_change() -> Outcome:
-        before = filled.state(f"KV_{bucket}")
+        before = filled.raw.state(f"KV_{bucket}")
         values = {"history": 2, "ttl": filled.max_age_for_old(), "max_bytes": before["bytes"] * 2}
         body = {"bucket": bucket, "mirror": {"name": "SRC"}, "history": 64} | {
             word: values[word] for word in fields
         }
         plan, result = space.write(kv=[body]).apply(adopt=True, allow_hazards=("DELETES_MESSAGES",))
         assert result.exit_code == 0
-        return deletes_messages(plan), lost_counts(before, filled.state(f"KV_{bucket}"))
+        return deletes_messages(plan), lost_counts(before, filled.raw.state(f"KV_{bucket}"))
 
     outcome = None
     while outcome is None:
@@ -144,10 +144,10 @@ def test_whole_streams(filled_server: FilledServer, change_trial: ChangeTrial, k
     prefix = {"stream": "S", "kv": "$KV.B", "object_store": "$O.B.C"}[kind]
     fill(filled_server.raw, prefix, 500, seed=7)
     filled_server.server.wait_until(
-        lambda: filled_server.state(name)["last_seq"] == 500, "500 messages", 20
+        lambda: filled_server.raw.state(name)["last_seq"] == 500, "500 messages", 20
     )
     filled_server.consumer(name, "UNMANAGED")
-    before = filled_server.state(name)
+    before = filled_server.raw.state(name)
 
     plan, result = change_trial.space.write().apply(allow_hazards=("DELETES_STREAM",))
 
@@ -179,7 +179,7 @@ def consumed_stream(change_trial: ChangeTrial) -> tuple[Space, dict[str, Any]]:
         == 0
     )
     fill(filled.raw, "S", 300, seed=3)
-    filled.server.wait_until(lambda: filled.state("S")["last_seq"] == 300, "300 messages", 20)
+    filled.server.wait_until(lambda: filled.raw.state("S")["last_seq"] == 300, "300 messages", 20)
     filled.fetch_and_ack("S", "C", 120, skip=10)
     return change_trial.space, stream | {"consumers": [consumer]}
 

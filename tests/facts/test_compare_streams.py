@@ -45,10 +45,8 @@ def reader_of(api: DomainApi, raw: Raw, name: str) -> ContentReader:
 
 def mirror(raw: Raw, *, direct: bool) -> None:
     """Create the mirror B of A, and wait until it is complete."""
-    raw.api_ok(
-        "$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}, "allow_direct": direct}
-    )
-    while raw.api_ok("$JS.API.STREAM.INFO.B")["state"]["messages"] < 30:
+    raw.create("B", mirror={"name": "A"}, allow_direct=direct)
+    while raw.state("B")["messages"] < 30:
         pass
 
 
@@ -88,7 +86,7 @@ async def test_differences_are_listed_across_pages(
     create(raw, "A", direct=True)
     mirror(raw, direct=True)
     for name in ("A", "B"):
-        config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] | {"allow_direct": direct}
+        config = raw.config(name) | {"allow_direct": direct}
         raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config)
     stream_content.delete(raw, "A", 1, *range(5, 13), 30)
     stream_content.delete(raw, "B", 2, 9, *range(20, 28), 29)
@@ -128,14 +126,14 @@ async def test_other_content_differs(raw: Raw, api: DomainApi) -> None:
 
 async def test_conditions_of_a_publish_do_not_differ(raw: Raw, api: DomainApi) -> None:
     """A mirror lacks the `Nats-Expected-*` headers of its origin, and is equal; others count."""
-    raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+    raw.create("A", subjects=["A.>"])
     for headers in (
         {"Nats-Expected-Last-Sequence": "0"},
         {"Nats-Expected-Last-Subject-Sequence": "1", "K": "1"},
     ):
         raw.request("A.1", b"x", headers)
-    raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}})
-    while raw.api_ok("$JS.API.STREAM.INFO.B")["state"]["messages"] < 2:
+    raw.create("B", mirror={"name": "A"})
+    while raw.state("B")["messages"] < 2:
         pass
 
     found = await compare(api, raw.api_level())

@@ -205,7 +205,7 @@ def test_a_source_of_another_domain(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
         for _ in range(30):
             raw.request("o", b"x")
         hub.wait_until(
-            lambda: raw.api_ok("$JS.hub.API.STREAM.INFO.T")["state"]["messages"] == 30,
+            lambda: raw.state("T", "hub")["messages"] == 30,
             "30 messages",
             60,
         )

@@ -23,20 +23,11 @@ pytestmark = pytest.mark.matrix
 def raw(server: Server) -> Iterator[Raw]:
     """A connection to a server with an interest stream of three messages for consumer ALL."""
     with Raw(server.url) as connection:
-        connection.api_ok(
-            "$JS.API.STREAM.CREATE.I", {"name": "I", "subjects": ["i.>"], "retention": "interest"}
-        )
-        make(connection, "ALL")
+        connection.create("I", subjects=["i.>"], retention="interest")
+        connection.consumer("I", "ALL")
         for _ in range(3):
             connection.request("i.a", b"x")
         yield connection
-
-
-def make(raw: Raw, name: str, action: str = "", **config: Any) -> None:
-    body = {"name": name, "durable_name": name, "ack_policy": "explicit"} | config
-    raw.api_ok(
-        f"$JS.API.CONSUMER.CREATE.I.{name}", {"stream_name": "I", "action": action, "config": body}
-    )
 
 
 def behind_the_end(first: int) -> dict[str, Any]:
@@ -46,7 +37,7 @@ def behind_the_end(first: int) -> dict[str, Any]:
 def wait_for_count(server: Server, raw: Raw, wanted: int) -> None:
     """Wait until the stream has so many messages: the server deletes after its answer."""
     server.wait_until(
-        lambda: raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"] == wanted,
+        lambda: raw.state("I")["messages"] == wanted,
         f"leave {wanted} messages in I",
         20,
     )
@@ -54,16 +45,16 @@ def wait_for_count(server: Server, raw: Raw, wanted: int) -> None:
 
 def test_another_filter_behind_the_end(server: Server, raw: Raw) -> None:
     """A changed filter of a consumer that starts behind the end deletes wanted messages."""
-    make(raw, "LATE", **behind_the_end(8))
-    make(raw, "LATE", "update", **behind_the_end(8), filter_subject="i.>")
+    raw.consumer("I", "LATE", **behind_the_end(8))
+    raw.consumer("I", "LATE", **behind_the_end(8), filter_subject="i.>", action="update")
 
     wait_for_count(server, raw, 0 if raw.api_level() >= PURGE_LEVEL else 3)
 
 
 def test_the_deletion_of_one_of_two(server: Server, raw: Raw) -> None:
     """A deleted consumer behind the end deletes everything if there is a second one."""
-    make(raw, "LATE", **behind_the_end(8))
-    make(raw, "LATER", **behind_the_end(9))
+    raw.consumer("I", "LATE", **behind_the_end(8))
+    raw.consumer("I", "LATER", **behind_the_end(9))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATER")
 
     wait_for_count(server, raw, 0 if raw.api_level() >= PURGE_LEVEL else 3)
@@ -71,7 +62,7 @@ def test_the_deletion_of_one_of_two(server: Server, raw: Raw) -> None:
 
 def test_the_deletion_of_the_only_one(server: Server, raw: Raw) -> None:
     """The deletion of the only consumer behind the end deletes no message."""
-    make(raw, "LATE", **behind_the_end(8))
+    raw.consumer("I", "LATE", **behind_the_end(8))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATE")
 
     wait_for_count(server, raw, 3)

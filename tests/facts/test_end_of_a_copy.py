@@ -33,15 +33,15 @@ def test_the_end_of_a_copy_is_moved(server: Server, storage: str, limits: dict[s
             raw.api_ok("$JS.API.STREAM.MSG.DELETE.O", {"seq": seq})
         copy = {"name": "COPY", "storage": storage} | limits
         raw.api_ok("$JS.API.STREAM.CREATE.COPY", copy | {"mirror": {"name": "O"}})
-        server.wait_until(lambda: state(raw)["messages"] == 12, "copy")
-        assert state(raw)["last_seq"] == 12
+        server.wait_until(lambda: raw.state("COPY")["messages"] == 12, "copy")
+        assert raw.state("COPY")["last_seq"] == 12
         raw.api_ok("$JS.API.STREAM.UPDATE.COPY", copy | {"subjects": [PARKING]})
 
         for _ in range(8):
             raw.request(PARKING, b"")
         raw.api_ok("$JS.API.STREAM.PURGE.COPY", {"filter": PARKING})
 
-        found = state(raw)
+        found = raw.state("COPY")
         assert (found["messages"], found["first_seq"], found["last_seq"]) == (12, 1, 20)
         raw.api_ok("$JS.API.STREAM.DELETE.O")
         raw.api_ok("$JS.API.STREAM.UPDATE.COPY", copy | {"subjects": ["o.>"]})
@@ -58,16 +58,10 @@ def test_the_end_of_an_empty_copy_is_moved(server: Server, storage: str) -> None
 
         raw.api_ok("$JS.API.STREAM.PURGE.COPY", {"seq": 5_000_001})
 
-        found = state(raw)
+        found = raw.state("COPY")
         assert (found["messages"], found["first_seq"], found["last_seq"]) == (
             0,
             5_000_001,
             5_000_000,
         )
         assert b'"seq":5000001' in raw.request(PARKING, b"next")[1].replace(b" ", b"")
-
-
-def state(raw: Raw) -> dict[str, Any]:
-    """Return the state of the copy."""
-    found: dict[str, Any] = raw.api_ok("$JS.API.STREAM.INFO.COPY")["state"]
-    return found

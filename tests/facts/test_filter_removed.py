@@ -33,7 +33,7 @@ def _pending(raw: Raw, name: str) -> int:
 def test_consumer_is_not_notified_of_new_messages(filters: dict[str, Any], server: Server) -> None:
     """It does not count what comes after the update, until it gets the filter `>`."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+        raw.create("S", subjects=["s.>"])
         for name, after in (("NONE", {}), ("ALL", {"filter_subject": ">"})):
             _write(raw, "create", name, **filters)
             _write(raw, "update", name, **after)

@@ -61,7 +61,7 @@ def test_created_after_a_restart(make_server: MakeServer, server_version: tuple[
     server = make_server()
     with Raw(server.url) as raw:
         for name in ("S", "OTHER"):
-            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
+            raw.create(name, subjects=[name])
         for name, config in KINDS.items():
             raw.api_ok(f"$JS.API.CONSUMER.CREATE.S.{name}", {"stream_name": "S", "config": config})
     reports = [created(server)]
@@ -167,7 +167,7 @@ def test_a_recreated_object_is_another(tmp_path: Path, server: Server) -> None:
     ]
 
     with Raw(server.url) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
+        config = raw.config("S")
         raw.api_ok("$JS.API.STREAM.DELETE.S")
         raw.api_ok("$JS.API.STREAM.CREATE.S", config)
     result = drift(space.load, DriftOptions(), RecordingObserver())

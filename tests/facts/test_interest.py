@@ -78,11 +78,11 @@ def test_turning_to_interest(
     """A change to interest deletes what all consumers acknowledged, as planned."""
     stream = filled_server.new_mirror(storage="file", allow_direct=direct)
     consumers(filled_server, stream)
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
 
     _, hazard = change_trial.change(stream, body={"retention": "interest"})
 
-    check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
+    check_bounds(hazard, lost_counts(before, filled_server.raw.state(stream)))
 
 
 def test_turning_to_interest_in_order(
@@ -108,10 +108,10 @@ def test_turning_to_interest_without_consumers(
 
     if filled_server.level < 5:
         assert hazard is None
-        assert filled_server.state(stream)["messages"] == MESSAGES
+        assert filled_server.raw.state(stream)["messages"] == MESSAGES
     else:
         assert hazard is not None
-        assert (hazard.exact, hazard.messages, filled_server.state(stream)["messages"]) == (
+        assert (hazard.exact, hazard.messages, filled_server.raw.state(stream)["messages"]) == (
             True,
             MESSAGES,
             0,
@@ -131,13 +131,13 @@ def test_turning_to_interest_under_a_lower_limit(
         storage="file", allow_direct=True, max_msgs_per_subject=MESSAGES
     )
     one_with_holes(filled_server, stream)
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
 
     _, hazard = change_trial.change(stream, body={"retention": "interest"} | limit)
 
     assert hazard is not None
     assert set(hazard.causes) == {"retention", *limit}
-    check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
+    check_bounds(hazard, lost_counts(before, filled_server.raw.state(stream)))
 
 
 # --- Consumers of an interest stream
@@ -169,7 +169,7 @@ def interest_stream(
 def declared(
     filled_server: FilledServer, stream: str, consumers: dict[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    config = filled_server.raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
+    config = filled_server.raw.config(stream)
     current = {k: config[k] for k in ("name", "subjects", "retention", "allow_direct", "storage")}
     listed = [
         {"name": name, "ack_policy": "explicit", "max_ack_pending": -1}
@@ -228,7 +228,7 @@ def test_deleted_and_changed_consumers(
     stream = interest_stream(filled_server, before)
     change_trial.space.write(streams=declared(filled_server, stream, before))
     assert change_trial.space.apply(adopt=True)[1].exit_code == 0
-    published = filled_server.state(stream)["messages"]
+    published = filled_server.raw.state(stream)["messages"]
     acked = {
         name: filled_server.fetch_and_ack(stream, name, count, skip=skip)
         for name, count in (("A", a), ("B", b))
@@ -236,13 +236,13 @@ def test_deleted_and_changed_consumers(
     }
     # The stream deletes messages some time after the consumers acknowledged them.
     filled_server.wait_complete(stream, published - acknowledged_counts(stream, before, acked))
-    after_acks = filled_server.state(stream)
+    after_acks = filled_server.raw.state(stream)
 
     change_trial.space.write(streams=declared(filled_server, stream, after))
     plan, result = change_trial.space.apply(allow_hazards=("DELETES_MESSAGES", "DELETES_CONSUMER"))
 
     assert result.exit_code == 0
-    lost = lost_counts(after_acks, filled_server.state(stream))
+    lost = lost_counts(after_acks, filled_server.raw.state(stream))
     hazards = [h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"]
     if len(hazards) > 1:
         assert (
@@ -268,7 +268,7 @@ def test_the_last_consumer_has_an_exact_count(
     assert (hazard.exact, hazard.messages, hazard.bytes) == (
         True,
         4_000,
-        filled_server.state(stream)["bytes"],
+        filled_server.raw.state(stream)["bytes"],
     )
     assert hazard.flag == f"--allow-hazard DELETES_MESSAGES:main/consumer/{stream}/A"
 
@@ -284,7 +284,7 @@ def test_a_mirror_of_a_workqueue_drains_it(
     """A new mirror or source of a work queue has a hazard with the messages that it may take."""
     stream = filled_server.new_stream(2_000, retention="workqueue")
     origin = {"name": stream} | ({"filter_subject": f"{stream}.a.>"} if filtered else {})
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
     downstream = f"{stream}_COPY"
     change_trial.space.write(
         streams=[{"name": downstream, kind: origin if kind == "mirror" else [origin]}]
@@ -298,16 +298,18 @@ def test_a_mirror_of_a_workqueue_drains_it(
     assert (hazard.exact, hazard.at_least, hazard.causes) == (False, 0, ["origin"])
     wanted = before["messages"] // 3 + 1 if filtered else before["messages"]
     filled_server.server.wait_until(
-        lambda: filled_server.state(downstream)["messages"] >= wanted - 1,
+        lambda: filled_server.raw.state(downstream)["messages"] >= wanted - 1,
         "the downstream stream to be complete",
         30,
     )
     filled_server.server.wait_until(
-        lambda: lost_counts(before, filled_server.state(stream))[0] >= wanted - 1,
+        lambda: lost_counts(before, filled_server.raw.state(stream))[0] >= wanted - 1,
         "the origin to be drained",
         30,
     )
-    assert lost_counts(before, filled_server.state(stream))[0] <= (hazard.messages or 0) <= wanted
+    assert (
+        lost_counts(before, filled_server.raw.state(stream))[0] <= (hazard.messages or 0) <= wanted
+    )
 
 
 def test_a_mirror_of_a_limits_stream_takes_nothing(
@@ -339,7 +341,7 @@ def test_turning_to_interest_with_a_downstream_stream(
     }
     filled_server.raw.api_ok("$JS.API.STREAM.CREATE.COPYING", downstream)
     filled_server.wait_complete("COPYING", 2_000)
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
     body = {
         "name": stream,
         "subjects": [f"{stream}.>"],
@@ -352,7 +354,7 @@ def test_turning_to_interest_with_a_downstream_stream(
     )
 
     assert result.exit_code == 0
-    hazard, lost = deletes_messages(plan), lost_counts(before, filled_server.state(stream))
+    hazard, lost = deletes_messages(plan), lost_counts(before, filled_server.raw.state(stream))
     check_bounds(hazard, lost)
     if hazard is not None:
         assert not hazard.exact

@@ -18,7 +18,7 @@ from jsplan.resources.server_features import (
     EXACT_START_LEVEL,
     STARTS_COUNT_LEVEL,
 )
-from tests.applying.consumer_helpers import consumer_info, fill, pull
+from tests.applying.consumer_helpers import fill, pull
 from tests.facts.conftest import deletes_messages
 from tests.support.raw import Raw
 from tests.support.workspaces import single_space
@@ -47,10 +47,7 @@ def make_consumer(raw: Raw, name: str, stream: str = "I", **config: Any) -> dict
 
 def make_stream(raw: Raw, later: dict[str, Any], before: int = 0) -> None:
     """Make an interest stream of seven messages. LATER is created after `before` of them."""
-    raw.api_ok(
-        "$JS.API.STREAM.CREATE.I",
-        {"name": "I", "subjects": ["i.>"], "retention": "interest", "storage": "memory"},
-    )
+    raw.create("I", subjects=["i.>"], retention="interest", storage="memory")
     make_consumer(raw, "ALL")
     fill(raw, before, ("i.a", "i.b"))
     make_consumer(raw, "LATER", **later)
@@ -84,13 +81,13 @@ def test_what_is_kept_before_a_start(raw: Raw, server: Server, acks: str) -> Non
 def test_a_start_behind_the_end(raw: Raw, acks: str) -> None:
     """On 2.10 a start behind the end is that end, which INFO shows until the first delivery."""
     make_stream(raw, {"ack_policy": acks} | start_at(6), before=2)
-    level, info = raw.api_level(), consumer_info(raw, "I", "LATER")
+    level, info = raw.api_level(), raw.consumer_info("I", "LATER")
 
     start = 3 if level < EXACT_START_LEVEL else 6
     assert info["delivered"]["stream_seq"] == start - 1
     assert position_of(info["config"], info, level) == start
     assert pull(raw, "I", "LATER", 1) == [start]
-    info = consumer_info(raw, "I", "LATER")
+    info = raw.consumer_info("I", "LATER")
     unknown = level < EXACT_START_LEVEL and acks != "none"
     wanted = None if unknown else start + 1 if acks == "none" else start
     assert position_of(info["config"], info, level) == wanted

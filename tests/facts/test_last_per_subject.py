@@ -26,9 +26,7 @@ def test_the_last_message_of_a_subject_was_deleted(
         for token in "aba":
             raw.request(f"S.{token}", token.encode())
         stream_content.delete(raw, "S", 3)
-        stream_content.consumer(
-            raw, "S", "C", deliver_policy="last_per_subject", filter_subjects=filters
-        )
+        raw.consumer("S", "C", deliver_policy="last_per_subject", filter_subjects=filters)
         got = stream_content.payloads(raw, "S", "C")
 
     others = [b"b"] if filters != ["S.a"] else []

@@ -14,23 +14,18 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 
-def count(raw: Raw, stream: str) -> int:
-    """Count the messages of a stream."""
-    return int(raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"])
-
-
 def test_the_consumer_of_a_source_that_left_goes_by_itself(server: Server) -> None:
     """Its consumer is interest, hidden in `consumer_count`, until the server removes it."""
     origin = {"name": "A", "subjects": ["a.>"]}
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.CREATE.A", origin)
-        raw.api_ok("$JS.API.STREAM.CREATE.M", {"name": "M", "sources": [{"name": "A"}]})
+        raw.create("M", sources=[{"name": "A"}])
         for number in range(5):
             raw.api_ok(f"a.{number}", b"x")
-        server.wait_until(lambda: count(raw, "M") == 5, "let the source copy")
+        server.wait_until(lambda: raw.count("M") == 5, "let the source copy")
 
         raw.api_ok("$JS.API.STREAM.UPDATE.M", {"name": "M", "subjects": ["m"]})
         raw.api_ok("$JS.API.STREAM.UPDATE.A", origin | {"retention": "interest"})
 
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["consumer_count"] == 0
-        server.wait_until(lambda: count(raw, "A") == 0, "remove the consumer", timeout=60)
+        assert raw.state("A")["consumer_count"] == 0
+        server.wait_until(lambda: raw.count("A") == 0, "remove the consumer", timeout=60)

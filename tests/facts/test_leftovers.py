@@ -194,7 +194,7 @@ def test_deletions_in_a_loop(server: Server, raw: Raw) -> None:
         assert count in (0, expected)
         assert has_leftovers(answer) == (count > 0)
         fill(raw, 3 if count == 0 else 0)
-        expected = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"]
+        expected = raw.state("S")["messages"]
         delete(raw)
 
 

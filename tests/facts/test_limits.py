@@ -31,7 +31,7 @@ def deleting_limits(
     filled_server: FilledServer, causes: tuple[str, ...], *, most: bool = False
 ) -> dict[str, int]:
     """Limits that each delete messages: `most` of them, or less than half."""
-    size = filled_server.state("ORIGIN")["bytes"]
+    size = filled_server.raw.state("ORIGIN")["bytes"]
     values = {
         "max_msgs": MESSAGES // 8 if most else MESSAGES * 3 // 4,
         "max_bytes": size // 10 if most else int(size * 0.7),
@@ -164,19 +164,19 @@ def test_a_first_limit_per_subject(
 ) -> None:
     """A first limit per subject is counted; servers before 2.14 apply it after a restart."""
     stream = filled_server.new_mirror(**STORES[store])
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
 
     _, hazard = change_trial.change(stream, body={"max_msgs_per_subject": 3})
 
     assert hazard is not None
-    lost = lost_counts(before, filled_server.state(stream))
+    lost = lost_counts(before, filled_server.raw.state(stream))
     if filled_server.level < 4:
         assert "restarts" in hazard.message
         assert lost == (0, 0)
         if store == "memory":
             return
         filled_server.restart()
-        lost = lost_counts(before, filled_server.state(stream))
+        lost = lost_counts(before, filled_server.raw.state(stream))
     check_exact(hazard, lost, ("max_msgs_per_subject",))
 
 
@@ -185,16 +185,18 @@ def test_streams_that_refuse_new_messages_keep_the_old_ones(
 ) -> None:
     """Lower limits delete nothing with `discard: new`; a change to `discard: old` does."""
     stream = filled_server.new_mirror(**STORES["file"], discard="new")
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
 
     _, hazard = change_trial.change(
         stream, body={"max_msgs": MESSAGES * 3 // 4, "max_bytes": before["bytes"] // 2}
     )
     assert hazard is None
-    assert lost_counts(before, filled_server.state(stream)) == (0, 0)
+    assert lost_counts(before, filled_server.raw.state(stream)) == (0, 0)
 
     _, hazard = change_trial.change(stream, body={"discard": "old"})
-    check_exact(hazard, lost_counts(before, filled_server.state(stream)), ("max_msgs", "max_bytes"))
+    check_exact(
+        hazard, lost_counts(before, filled_server.raw.state(stream)), ("max_msgs", "max_bytes")
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,7 +211,7 @@ def test_changes_that_delete_nothing_are_no_hazard(
     stream = filled_server.new_mirror(**STORES["file"])
 
     assert change_trial.change(stream, body=body)[1] is None
-    assert filled_server.state(stream)["messages"] == MESSAGES
+    assert filled_server.raw.state(stream)["messages"] == MESSAGES
 
 
 def test_messages_that_never_expire_are_not_counted(
@@ -224,9 +226,9 @@ def test_messages_that_never_expire_are_not_counted(
             f"{stream}.x", b"x", {"Nats-TTL": "never"} if number % 3 == 0 else None
         )
     filled_server.server.wait_until(
-        lambda: filled_server.state(stream)["messages"] == 300, "300 messages", 10
+        lambda: filled_server.raw.state(stream)["messages"] == 300, "300 messages", 10
     )
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
     first = filled_server.raw.api_ok(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": 300})["message"][
         "time"
     ]
@@ -236,7 +238,7 @@ def test_messages_that_never_expire_are_not_counted(
 
     _, hazard = change_trial.change(stream, body={"max_age": 200_000_000})
 
-    check_exact(hazard, lost_counts(before, filled_server.state(stream)), ("max_age",))
+    check_exact(hazard, lost_counts(before, filled_server.raw.state(stream)), ("max_age",))
     assert hazard is not None
     assert hazard.messages == 200
 
@@ -260,7 +262,7 @@ def test_the_plan_shows_the_period_of_the_messages(
         STORES["file"],
         lambda: {"max_age": filled_server.max_age_for_old()},
     )
-    state = filled_server.state("ORIGIN")
+    state = filled_server.raw.state("ORIGIN")
 
     assert hazard is not None
     assert hazard.as_of == {"last_seq": MESSAGES, "time": state["last_ts"]}
@@ -293,4 +295,4 @@ def test_measuring_leaves_no_trace(filled_server: FilledServer, change_trial: Ch
     filled_server.raw.unsubscribe()
     assert deletes_messages(plan) is not None
     assert [subject for subject in seen if not subject.startswith(SERVER_ADVISORIES)] == []
-    assert filled_server.state(stream)["consumer_count"] == 0
+    assert filled_server.raw.state(stream)["consumer_count"] == 0

@@ -107,7 +107,7 @@ def compare_lists(raw: Raw, *, cluster: bool) -> int:
 def copied(raw: Raw) -> dict[str, int]:
     """Return the messages of the two streams that copy others."""
     names = ("MIRROR", "SOURCES")
-    return {name: raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["state"]["messages"] for name in names}
+    return {name: raw.state(name)["messages"] for name in names}
 
 
 @pytest.mark.matrix
@@ -142,7 +142,7 @@ def test_a_page_leaves_out_what_a_deletion_moves(server: Server) -> None:
 def make_streams(raw: Raw, names: Iterable[str]) -> None:
     """Create a stream of each name."""
     for name in names:
-        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name]})
+        raw.create(name, subjects=[name])
 
 
 class BusyApi(DomainApi):
@@ -215,8 +215,7 @@ def test_a_plan_of_a_busy_domain_changes_nothing(server: Server, tmp_path: Path)
             while not stop.is_set():
                 make_streams(raw, [first := f"A{rounds % 7}"])
                 for name in ("S007", "S008"):
-                    raw.api_ok(f"$JS.API.CONSUMER.CREATE.{name}.A", {
-                        "stream_name": name, "config": {"name": "A", "durable_name": "A"}})  # fmt: skip
+                    raw.consumer(name, "A", ack_policy="none")  # fmt: skip
                     raw.api_ok(f"$JS.API.CONSUMER.DELETE.{name}.A")
                 raw.api_ok(f"$JS.API.STREAM.DELETE.{first}")
                 rounds += 1
@@ -348,8 +347,8 @@ def test_what_a_cluster_lists() -> None:
         Sandbox.cluster(binary=PROGRAM) as cluster,
         Raw((n1 := cluster["n1"]).url, n1.user, n1.password) as raw,
     ):
-        raw.api_ok("$JS.API.STREAM.CREATE.PLAIN", {"name": "PLAIN", "num_replicas": 3})
-        raw.api_ok("$JS.API.STREAM.CREATE.ONE", {"name": "ONE"})
+        raw.create("PLAIN", num_replicas=3)
+        raw.create("ONE")
         body = {"stream_name": "PLAIN", "config": {"durable_name": "C", "name": "C"}}
         raw.api_ok("$JS.API.CONSUMER.CREATE.PLAIN.C", body)
         assert compare_lists(raw, cluster=True) == 3

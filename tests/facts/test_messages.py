@@ -79,7 +79,7 @@ async def test_sizes_are_what_the_store_counts(
     filled_server.raw.flush()
     count = len(BLOCKS) * 6
     filled_server.server.wait_until(
-        lambda: filled_server.state(stream)["messages"] == count, "all messages", 10
+        lambda: filled_server.raw.state(stream)["messages"] == count, "all messages", 10
     )
 
     for batches in readers(filled_server):
@@ -87,7 +87,7 @@ async def test_sizes_are_what_the_store_counts(
             m async for m in reader(pool, filled_server, stream, batches=batches).read_forward(1)
         ]
         assert len(messages) == count
-        assert sum(m.size for m in messages) == filled_server.state(stream)["bytes"]
+        assert sum(m.size for m in messages) == filled_server.raw.state(stream)["bytes"]
 
 
 def test_measured_overheads() -> None:
@@ -229,12 +229,11 @@ async def test_mirrors_that_answer_for_their_origin_do_not_mislead(
     """Answers of a mirror with `mirror_direct` for its origin are not used."""
     stream = filled_server.new_stream(2_500, allow_direct=True)
     mirror = f"{stream}_MIRROR"
-    filled_server.raw.api_ok(
-        f"$JS.API.STREAM.CREATE.{mirror}",
-        {"name": mirror, "mirror": {"name": stream}, "max_msgs": 100},
-    )
+    filled_server.raw.create(mirror, mirror={"name": stream}, max_msgs=100)
     filled_server.server.wait_until(
-        lambda: filled_server.state(mirror)["last_seq"] == 2_500, "the mirror to be complete", 20
+        lambda: filled_server.raw.state(mirror)["last_seq"] == 2_500,
+        "the mirror to be complete",
+        20,
     )
 
     for _ in range(10):

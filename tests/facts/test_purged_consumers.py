@@ -35,10 +35,10 @@ def test_a_purge_by_filter(
         for token in TOKENS:
             raw.request(f"S.{token}", token.encode())
         if created == "before":
-            stream_content.consumer(raw, "S", "C", filter_subjects=list(filters))
+            raw.consumer("S", "C", filter_subjects=list(filters))
         purged = raw.api_ok("$JS.API.STREAM.PURGE.S", {"filter": "S.c", "seq": 5})["purged"]
         if created == "after":
-            stream_content.consumer(raw, "S", "C", filter_subjects=list(filters))
+            raw.consumer("S", "C", filter_subjects=list(filters))
         got = b"".join(stream_content.payloads(raw, "S", "C")).decode()
 
     assert purged == 2

@@ -12,14 +12,12 @@ from jsplan.applying.transfer import single_consumer
 from jsplan.facts.consumer_position import has_pending_below_floor, max_redelivered, position_of
 from tests.applying.consumer_helpers import fill, pull, stream_sequence
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from jsplan.documents.plan import Hazard
-    from jsplan.sandbox import Server
 
 SUBJECTS = ("a", "b", "c")
 #: The level of a server that keeps a start behind the end of its stream.
@@ -209,12 +207,6 @@ def test_the_number_is_exact_without_deletions() -> None:
 
 
 # --- On real servers
-
-
-@pytest.fixture
-def space(tmp_path: Path, server: Server) -> Space:
-    """A workspace on a server."""
-    return single_space(tmp_path, server)
 
 
 def write(space: Space, **consumer: Any) -> Space:

@@ -22,13 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 
-def state(raw: Raw, stream: str) -> dict[str, Any]:
-    """Return the state of a stream, as INFO has it."""
-    found = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
-    assert isinstance(found, dict)
-    return found
-
-
 def mirrored(raw: Raw, server: Server, **origin: Any) -> list[stream_content.Message]:
     """Create A with gaps and a mirror B that is complete; return the messages of A."""
     raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]} | origin)
@@ -36,7 +29,7 @@ def mirrored(raw: Raw, server: Server, **origin: Any) -> list[stream_content.Mes
     stream_content.delete(raw, "A", 7, 20)
     mirror = {"name": "B", "mirror": {"name": "A"}, "allow_direct": True}
     raw.api_ok("$JS.API.STREAM.CREATE.B", mirror)
-    server.wait_until(lambda: state(raw, "B")["last_seq"] == 40, "copy all messages")
+    server.wait_until(lambda: raw.state("B")["last_seq"] == 40, "copy all messages")
     return stream_content.messages(raw, "A")
 
 
@@ -67,10 +60,10 @@ def test_a_mirror_ends_before_the_deleted_end_of_its_origin(server: Server) -> N
     with Raw(server.url) as raw:
         mirrored(raw, server)
         stream_content.delete(raw, "A", 39, 40)
-        raw.api_ok("$JS.API.STREAM.CREATE.C", {"name": "C", "mirror": {"name": "A"}})
-        server.wait_until(lambda: state(raw, "C")["messages"] == 36, "copy all messages")
+        raw.create("C", mirror={"name": "A"})
+        server.wait_until(lambda: raw.state("C")["messages"] == 36, "copy all messages")
 
-        assert (state(raw, "A")["last_seq"], state(raw, "C")["last_seq"]) == (40, 38)
+        assert (raw.state("A")["last_seq"], raw.state("C")["last_seq"]) == (40, 38)
         none = raw.api("$JS.API.STREAM.MSG.GET.A", {"seq": 39, "next_by_subj": ">"})
         assert none["error"]["err_code"] == 10037
 
@@ -84,11 +77,11 @@ def test_a_promoted_mirror_knows_no_message_ids(
             assert raw.api_level() < 2
         return
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+        raw.create("A", subjects=["A.>"])
         ids = {"Nats-Msg-Id": "one"}
         raw.request("A.x", b"x", ids)
-        raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}})
-        server.wait_until(lambda: state(raw, "B")["last_seq"] == 1, "copy the message")
+        raw.create("B", mirror={"name": "A"})
+        server.wait_until(lambda: raw.state("B")["last_seq"] == 1, "copy the message")
         raw.api_ok("$JS.API.STREAM.UPDATE.A", {"name": "A", "subjects": ["parked"]})
         raw.api_ok("$JS.API.STREAM.UPDATE.B", {"name": "B", "subjects": ["A.>"]})
 
@@ -104,27 +97,25 @@ def test_deletions_of_the_origin_do_not_reach_its_mirror(server: Server) -> None
         stream_content.delete(raw, "A", 30)
         raw.api_ok("$JS.API.STREAM.PURGE.A", {"seq": 10})
         raw.request("A.x", b"last")
-        server.wait_until(lambda: state(raw, "B")["last_seq"] == 41, "copy the last message")
+        server.wait_until(lambda: raw.state("B")["last_seq"] == 41, "copy the last message")
 
-        assert (state(raw, "A")["messages"], state(raw, "B")["messages"]) == (30, 39)
+        assert (raw.state("A")["messages"], raw.state("B")["messages"]) == (30, 39)
 
 
 @pytest.mark.parametrize("retention", ["interest", "workqueue"])
 def test_a_mirror_consumes_what_acknowledgements_delete(retention: str, server: Server) -> None:
     """A mirror of an interest stream or a work queue removes its messages."""
     with Raw(server.url) as raw:
-        raw.api_ok(
-            "$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"], "retention": retention}
-        )
-        raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "mirror": {"name": "A"}})
+        raw.create("A", subjects=["A.>"], retention=retention)
+        raw.create("B", mirror={"name": "A"})
         server.wait_until(
             lambda: raw.api_ok("$JS.API.STREAM.INFO.B")["mirror"]["active"] >= 0, "follow A", 60
         )
         for number in range(5):
             raw.request(f"A.{number}", b"x")
-        server.wait_until(lambda: state(raw, "B")["messages"] == 5, "copy all messages")
+        server.wait_until(lambda: raw.state("B")["messages"] == 5, "copy all messages")
 
-        server.wait_until(lambda: state(raw, "A")["messages"] == 0, "lose its messages")
+        server.wait_until(lambda: raw.state("A")["messages"] == 0, "lose its messages")
 
 
 def queue(raw: Raw, retention: str) -> list[str]:
@@ -133,7 +124,7 @@ def queue(raw: Raw, retention: str) -> list[str]:
     raw.api_ok("$JS.API.STREAM.CREATE.A", config)
     subjects = (">", ">") if retention == "interest" else ("A.0", "A.1")
     for name, subject in zip("CD", subjects, strict=True):
-        stream_content.consumer(raw, "A", name, filter_subject=subject)
+        raw.consumer("A", name, filter_subject=subject)
     for number in range(9):
         raw.request(f"A.{number % 2}", b"x")
     return stream_content.pull_acks(raw, "A", "C", 4)
@@ -146,17 +137,17 @@ def test_a_quiesced_interest_stream_deletes_nothing(server: Server) -> None:
     """
     with Raw(server.url) as raw:
         acks = queue(raw, "interest")
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
         raw.api_ok(
             "$JS.API.STREAM.UPDATE.A", config | {"subjects": ["parked"], "retention": "limits"}
         )
         stream_content.acknowledge(raw, acks)
         stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "D", 4))
-        assert state(raw, "A")["messages"] == 9
+        assert raw.state("A")["messages"] == 9
 
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config)
 
-        server.wait_until(lambda: state(raw, "A")["messages"] == 5, "delete what is acknowledged")
+        server.wait_until(lambda: raw.state("A")["messages"] == 5, "delete what is acknowledged")
 
 
 def test_a_quiesced_work_queue_takes_acknowledgements(
@@ -165,19 +156,19 @@ def test_a_quiesced_work_queue_takes_acknowledgements(
     """Acks count without its subjects and while paused; deleting consumers deletes nothing."""
     with Raw(server.url) as raw:
         acks = queue(raw, "workqueue")
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"subjects": ["parked"]})
         stream_content.acknowledge(raw, acks[:2])
         if server_version >= (2, 11):
             until = {"pause_until": "2100-01-01T00:00:00Z"}
             raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", until)
         stream_content.acknowledge(raw, acks[2:])
-        assert state(raw, "A")["messages"] == 5
+        assert raw.state("A")["messages"] == 5
 
         for name in "CD":
             raw.api_ok(f"$JS.API.CONSUMER.DELETE.A.{name}")
 
-        assert (state(raw, "A")["messages"], state(raw, "A")["last_seq"]) == (5, 9)
+        assert (raw.state("A")["messages"], raw.state("A")["last_seq"]) == (5, 9)
 
 
 def test_a_placeholder_holds_what_becomes_an_interest_stream(server: Server) -> None:
@@ -187,15 +178,15 @@ def test_a_placeholder_holds_what_becomes_an_interest_stream(server: Server) -> 
         raw.api_ok("$JS.API.STREAM.CREATE.A", config)
         for _ in range(9):
             raw.request("parked", b"x")
-        stream_content.consumer(raw, "A", "HOLD")
+        raw.consumer("A", "HOLD")
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"retention": "interest"})
-        stream_content.consumer(raw, "A", "C", deliver_policy="by_start_sequence", opt_start_seq=5)
+        raw.consumer("A", "C", deliver_policy="by_start_sequence", opt_start_seq=5)
         stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 1))
-        assert state(raw, "A")["messages"] == 9
+        assert raw.state("A")["messages"] == 9
 
         raw.api_ok("$JS.API.CONSUMER.DELETE.A.HOLD")
 
-        server.wait_until(lambda: state(raw, "A")["messages"] == 4, "delete what none wants")
+        server.wait_until(lambda: raw.state("A")["messages"] == 4, "delete what none wants")
 
 
 def schedule(raw: Raw, name: str, seconds: float, stream: str = "A") -> None:
@@ -232,7 +223,7 @@ def _has_sent(raw: Raw) -> bool:
 
 def update(raw: Raw, **fields: Any) -> dict[str, Any]:
     """Update A, and return the answer."""
-    config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+    config = raw.config("A")
     return raw.api("$JS.API.STREAM.UPDATE.A", config | fields)
 
 

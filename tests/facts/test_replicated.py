@@ -96,15 +96,15 @@ def test_replicated_streams_that_turn_to_interest(
     """A change to interest deletes what all consumers acknowledged, on every replica."""
     stream = filled_server.new_mirror(storage="file", **REPLICAS)
     consumers(filled_server, stream)
-    before = filled_server.state(stream)
+    before = filled_server.raw.state(stream)
 
     _, hazard = change_trial.change(stream, body={"retention": "interest"})
 
     seen: list[Any] = []
 
     def is_idle() -> bool:
-        seen.append(filled_server.state(stream)["messages"])
+        seen.append(filled_server.raw.state(stream)["messages"])
         return len(seen) > 5 and len(set(seen[-5:])) == 1
 
     filled_server.server.wait_until(is_idle, "delete messages without interest", 30)
-    check_bounds(hazard, lost_counts(before, filled_server.state(stream)))
+    check_bounds(hazard, lost_counts(before, filled_server.raw.state(stream)))

@@ -19,10 +19,6 @@ PAYLOAD = bytes(100)
 HASH, SUBJECT = 9, len(" E.a")
 
 
-def create(raw: Raw, name: str, **config: Any) -> None:
-    raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name} | config)
-
-
 def info(raw: Raw, name: str) -> dict[str, Any]:
     return raw.api_ok(f"$JS.API.STREAM.INFO.{name}")
 
@@ -38,20 +34,20 @@ def test_the_header_of_a_source_counts(
     """
     with Raw(server.url) as raw:
         most = len(PAYLOAD) + (len("NATS/1.0\r\nX: 1\r\n\r\n") if headers else 0)
-        create(raw, "E", subjects=["E.>"], max_msg_size=most)
+        raw.create("E", subjects=["E.>"], max_msg_size=most)
         raw.publish("E.a", PAYLOAD, headers)
-        create(raw, "MIRROR", mirror={"name": "E"}, max_msg_size=most)
-        create(raw, "FREE", sources=[source])
+        raw.create("MIRROR", mirror={"name": "E"}, max_msg_size=most)
+        raw.create("FREE", sources=[source])
         for name in ("MIRROR", "FREE"):
             server.wait_until(lambda name=name: info(raw, name)["state"]["messages"] == 1, "copy")  # type: ignore[misc]
         stored = raw.api_ok("$JS.API.STREAM.MSG.GET.FREE", {"seq": 1})["message"]
         size = len(base64.b64decode(stored["hdrs"]))
-        create(raw, "FITS", sources=[source], max_msg_size=size + len(PAYLOAD))
+        raw.create("FITS", sources=[source], max_msg_size=size + len(PAYLOAD))
         # A server says the same only once in a while.
         stops = f"STOPS_{len(source)}_{len(headers)}"
         words = f"'{stops}': maximum payload exceeded"
         refused = server.log_path.read_text().count(words)
-        create(raw, stops, sources=[source], max_msg_size=size + len(PAYLOAD) - 1)
+        raw.create(stops, sources=[source], max_msg_size=size + len(PAYLOAD) - 1)
         server.wait_until(lambda: info(raw, "FITS")["state"]["messages"] == 1, "copy")
         server.wait_until(lambda: server.log_path.read_text().count(words) > refused, "refuse")
         assert info(raw, stops)["state"]["messages"] == 0

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 
-def state(raw: Raw) -> dict[str, Any]:
-    """Return the state of the stream T."""
-    return dict(raw.api_ok("$JS.API.STREAM.INFO.T")["state"])
-
-
 def create_origin(raw: Raw) -> None:
     """Create the stream S with five messages."""
-    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+    raw.create("S", subjects=["s"])
     for _ in range(5):
         raw.request("s", b"")
 
@@ -49,7 +44,7 @@ def test_a_source_of_a_stream_with_newer_messages(
             raw.request("t", b"")
         if gone:
             raw.api_ok("$JS.API.STREAM.PURGE.T", {"keep": 1})
-        before = state(raw)["last_seq"]
+        before = raw.state("T")["last_seq"]
 
         raw.api_ok("$JS.API.STREAM.UPDATE.T", own | {"sources": [{"name": "S"} | start]})
         raw.request("s", b"newer")
@@ -57,12 +52,12 @@ def test_a_source_of_a_stream_with_newer_messages(
         server.wait_until(
             lambda: (
                 raw.api_ok("$JS.API.STREAM.INFO.T")["sources"][0].get("active", -1) >= 0
-                and state(raw)["last_seq"] > before
+                and raw.state("T")["last_seq"] > before
             ),
             "source",
         )
-        server.wait_until(lambda: state(raw)["last_seq"] >= before + copied + 1, "copy")
-        assert state(raw)["last_seq"] == before + copied + 1
+        server.wait_until(lambda: raw.state("T")["last_seq"] >= before + copied + 1, "copy")
+        assert raw.state("T")["last_seq"] == before + copied + 1
 
 
 def test_a_source_with_a_sequence_and_a_restart(make_server: MakeServer) -> None:
@@ -72,8 +67,8 @@ def test_a_source_with_a_sequence_and_a_restart(make_server: MakeServer) -> None
         level = raw.api_level()
         create_origin(raw)
         sources = [{"name": "S", "opt_start_seq": 1}]
-        raw.api_ok("$JS.API.STREAM.CREATE.T", {"name": "T", "sources": sources})
-        server.wait_until(lambda: state(raw)["messages"] == 5, "copy")
+        raw.create("T", sources=sources)
+        server.wait_until(lambda: raw.state("T")["messages"] == 5, "copy")
         raw.api_ok("$JS.API.STREAM.PURGE.T")
 
     server.restart()
@@ -81,5 +76,5 @@ def test_a_source_with_a_sequence_and_a_restart(make_server: MakeServer) -> None
     with Raw(server.url, server.user, server.password) as raw:
         raw.request("s", b"newer")
         expected = 1 if level >= ORIGIN_IDENTITY_LEVEL else 6
-        server.wait_until(lambda: state(raw)["messages"] >= expected, "copy")
-        assert state(raw)["messages"] == expected
+        server.wait_until(lambda: raw.state("T")["messages"] >= expected, "copy")
+        assert raw.state("T")["messages"] == expected

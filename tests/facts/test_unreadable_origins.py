@@ -87,7 +87,7 @@ def test_an_unknown_origin(space: Space, clean_hub_leaf: Sandbox) -> None:
     """An offline origin in neither files nor state gives a warning, and apply is possible."""
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.leaf.API.STREAM.CREATE.Q", {"name": "Q", "retention": "workqueue"})
+        raw.create("Q", "leaf", retention="workqueue")
     clean_hub_leaf["leaf"].stop()
 
     plan = write_copy(space).plan()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,29 +24,23 @@ def put_stream(raw: Raw, verb: str, retention: str) -> None:
     raw.api_ok(f"$JS.API.STREAM.{verb}.I", config)
 
 
-def put_consumer(raw: Raw, name: str, **config: Any) -> None:
-    """Create a consumer, or update it if it exists."""
-    body = {"durable_name": name, "ack_policy": "explicit"} | config
-    raw.api_ok(f"$JS.API.CONSUMER.CREATE.I.{name}", {"stream_name": "I", "config": body})
-
-
 def delete_consumer(raw: Raw, name: str) -> None:
     raw.api_ok(f"$JS.API.CONSUMER.DELETE.I.{name}")
 
 
 def narrow(raw: Raw) -> None:
-    put_consumer(raw, "C", filter_subject="i.a")
+    raw.consumer("I", "C", filter_subject="i.a")
 
 
 def narrow_with_placeholder(raw: Raw) -> None:
-    put_consumer(raw, "HOLD")
+    raw.consumer("I", "HOLD")
     narrow(raw)
     delete_consumer(raw, "HOLD")
 
 
 def recreate_and_narrow(raw: Raw) -> None:
     delete_consumer(raw, "C")
-    put_consumer(raw, "C")
+    raw.consumer("I", "C")
     narrow(raw)
 
 
@@ -59,19 +53,15 @@ def repeat_after_placeholder(raw: Raw) -> None:
 def count_after(raw: Raw, change: Callable[[Raw], None]) -> int:
     """Count the messages of six that remain after `change`."""
     put_stream(raw, "CREATE", "interest")
-    put_consumer(raw, "C")
-    put_consumer(raw, "D", filter_subject="i.b")
+    raw.consumer("I", "C")
+    raw.consumer("I", "D", filter_subject="i.b")
     for subject in SUBJECTS:
         raw.api_ok(subject, b"x")
     put_stream(raw, "UPDATE", "limits")
     for subject in SUBJECTS:
         raw.api_ok(subject, b"x")
     change(raw)
-    return count(raw)
-
-
-def count(raw: Raw) -> int:
-    return int(raw.api_ok("$JS.API.STREAM.INFO.I")["state"]["messages"])
+    return raw.count("I")
 
 
 @pytest.mark.parametrize("change", [narrow, repeat_after_placeholder])
@@ -103,4 +93,4 @@ def test_a_restart_ends_it(make_server: MakeServer) -> None:
     server.restart()
     with Raw(server.url) as raw:
         narrow(raw)
-        assert count(raw) == len(SUBJECTS) * 2
+        assert raw.count("I") == len(SUBJECTS) * 2

@@ -143,7 +143,7 @@ def test_copies_in_a_cluster_are_announced_with_their_bytes(cluster: Sandbox, sp
     with Raw(server.url, server.user, server.password) as raw:
         raw.publish("a", b"x" * 1000)
         raw.flush()
-        size = raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["bytes"]
+        size = raw.state("A")["bytes"]
     found = []
     for change in (
         {"num_replicas": 3},

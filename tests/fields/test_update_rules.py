@@ -101,9 +101,9 @@ def _stream(case: Case, raw: Raw) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"outcome": "create_failed", "error": _error(made)}, {}
     try:
         _prepare(case.pre, made["config"], raw)
-        live = raw.api_ok("$JS.API.STREAM.INFO.U")["config"]
+        live = raw.config("U")
         answer = raw.api("$JS.API.STREAM.UPDATE.U", case.after)
-        return _outcome(answer, live, raw.api_ok("$JS.API.STREAM.INFO.U")["config"]), live
+        return _outcome(answer, live, raw.config("U")), live
     finally:
         raw.api_ok("$JS.API.STREAM.DELETE.U")
 
@@ -118,7 +118,7 @@ def _prepare(pre: str, config: dict[str, Any], raw: Raw) -> None:
 
 
 def _consumer(case: Case, raw: Raw, bench: ServerBench) -> tuple[dict[str, Any], dict[str, Any]]:
-    raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    raw.create("S", subjects=["s.>"])
     api = "$JS.API.CONSUMER.CREATE.S.c"
     try:
         made = raw.api(api, {"stream_name": "S", "config": case.before})

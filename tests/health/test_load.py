@@ -100,7 +100,7 @@ def _burst(raw: Raw, stream: str, chance: random.Random) -> None:
     if chance.random() < 0.1:
         raw.api_ok(f"$JS.API.STREAM.PURGE.{stream}", {"keep": chance.choice((0, 10, 500))})
     if chance.random() < 0.1:
-        last = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+        last = raw.state(stream)["last_seq"]
         raw.api(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": max(1, last)})
 
 

@@ -166,7 +166,7 @@ def test_what_clients_delete_is_no_loss(server: Server, tmp_path: Path) -> None:
                 for subject in ("k.a", "o.b", "o.a"):
                     raw.request(subject, b"x")
             server.wait_until(
-                lambda: raw.api_ok("$JS.API.STREAM.INFO.M")["state"]["messages"] == total,
+                lambda: raw.state("M")["messages"] == total,
                 f"have {total} messages in the mirror",
             )
 
@@ -275,10 +275,7 @@ def test_what_is_no_missed_message(tmp_path: Path, server: Server) -> None:
         raw.api_ok("$JS.API.STREAM.PURGE.L")
         assert attention(space) == []
         raw.request("l.a", b"x")
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.L.NEW",
-            {"stream_name": "L", "config": {"durable_name": "NEW", "ack_policy": "explicit"}},
-        )
+        raw.consumer("L", "NEW")
         assert attention(space) == []
 
 

@@ -138,7 +138,7 @@ class HistorySpace:
         with Raw(self.server.url) as raw:
             raw.api_ok(
                 f"$JS.API.STREAM.UPDATE.{name}",
-                raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"] | fields,
+                raw.config(name) | fields,
             )
 
     def publish(self, subject: str, count: int) -> None:

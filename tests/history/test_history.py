@@ -123,7 +123,7 @@ def test_every_operation(any_backend_space: HistorySpace) -> None:
     """Import, refresh, the state commands, a revert and destroy are entries too."""
     workspace = any_backend_space
     with Raw(workspace.server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.OLD", {"name": "OLD", "subjects": ["old"]})
+        raw.create("OLD", subjects=["old"])
     workspace.write({"name": "OLD", "subjects": ["old"]}, {"name": "A"})
     assert workspace.run("import", "main/stream/OLD", "-y").code == 0
     number = apply(workspace.space)
@@ -175,7 +175,7 @@ def test_a_partial_apply_is_recorded(history_space: HistorySpace) -> None:
         {"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}
     ).space.plan()
     with Raw(history_space.server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
+        raw.create("FIRST", subjects=["x"])
     assert history_space.space.apply_saved(plan).exit_code == 6
     recorded = entry(history_space.space, 2)
 
@@ -268,7 +268,7 @@ def test_no_secret(history_space: HistorySpace, monkeypatch: pytest.MonkeyPatch)
     path = str(history_space.space.folder / "saved.plan")
     assert history_space.run("plan", "-o", path).code == 0
     with Raw(history_space.server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["hush-hush"]})
+        raw.create("FIRST", subjects=["hush-hush"])
     assert history_space.run("apply", path).code == 6
     listed, text = (
         history_space.run("history", "1", "--json").out,

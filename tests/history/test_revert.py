@@ -192,7 +192,7 @@ def test_deleted_streams_that_exist_again(history_space: HistorySpace) -> None:
     apply(history_space.write({"name": "A", "max_msgs": 3}, {"name": "B"}).space)
     number = str(apply(history_space.write().space))
     with Raw(history_space.server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A"], "max_msgs": 9})
+        raw.create("A", subjects=["A"], max_msgs=9)
     refused = history_space.run("revert", number, "-y")
     assert (refused.code, "JS302" in refused.text) == (3, True)
     assert history_space.run("revert", number, "-y", "--adopt").code == 0
@@ -211,7 +211,7 @@ def test_deleted_streams_that_exist_again(history_space: HistorySpace) -> None:
 def test_adopted_resources_are_forgotten(history_space: HistorySpace, max_msgs: int) -> None:
     """An adopted stream has its configuration back and is no longer managed; and the way back."""
     with Raw(history_space.server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A"], "max_msgs": 5})
+        raw.create("A", subjects=["A"], max_msgs=5)
     history_space.write({"name": "A", "max_msgs": max_msgs})
     number = apply(history_space.space, adopt=True)
     back = undo(history_space.space, number)[1].state["serial"]
@@ -298,7 +298,7 @@ def test_a_partial_apply(history_space: HistorySpace) -> None:
         {"name": "A", "max_age": "2h"}, {"name": "X", "subjects": ["x"]}
     ).space.plan()
     with Raw(history_space.server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "subjects": ["x"]})
+        raw.create("FIRST", subjects=["x"])
     assert history_space.space.apply_saved(plan).exit_code == 6
     undo(history_space.space, 2)
 
@@ -327,9 +327,7 @@ def test_an_offline_domain(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
     with Raw(
         clean_hub_leaf["hub"].url, clean_hub_leaf["hub"].user, clean_hub_leaf["hub"].password
     ) as raw:
-        assert [
-            raw.api_ok(f"$JS.{d}.API.STREAM.INFO.A")["config"]["max_msgs"] for d in ("hub", "leaf")
-        ] == [-1, -1]
+        assert [raw.config("A", d)["max_msgs"] for d in ("hub", "leaf")] == [-1, -1]
 
 
 # --- The files
@@ -416,7 +414,7 @@ def test_preserved_messages_stay(history_space: HistorySpace) -> None:
 
     assert history_space.config("A") == before
     with Raw(history_space.server.url) as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
+        assert raw.state("A")["messages"] == 20
         assert raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["num_pending"] == 20
 
 

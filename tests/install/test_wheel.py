@@ -118,7 +118,7 @@ def plan_and_apply(shop: Shop) -> None:
 def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
     """Adopt unmanaged resources, and undo an apply."""
     with Raw(servers["hub"].url, "acc", "acc") as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.FOUND", {"name": "FOUND", "subjects": ["found.>"]})
+        raw.create("FOUND", subjects=["found.>"])
     assert "Import: 1 resource." in shop.run(
         "import --all --domain hub --generate-config found.jsplan.yaml -y"
     )

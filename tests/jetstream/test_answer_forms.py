@@ -58,7 +58,7 @@ def create_objects(raw: Raw, consumer: dict[str, Any]) -> None:
         "metadata": {"a": "b"},
     }
     stream |= {"placement": {"tags": []}, "republish": {"src": "a", "dest": "b"}}
-    raw.api_ok("$JS.API.STREAM.CREATE.O", {"name": "O"})
+    raw.create("O")
     raw.api_ok("$JS.API.STREAM.CREATE.S", stream)
     raw.api_ok("$JS.API.CONSUMER.CREATE.S.C", {
         "stream_name": "S", "config": consumer | {"name": "C"}})  # fmt: skip

@@ -72,7 +72,7 @@ class Scene:
         self.write(BODIES)
         assert main(["-C", str(self.folder), "apply", "-y"]) == 0
         with Raw(self.server.url) as raw:
-            raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+            raw.create("OTHER", subjects=["other"])
             for _ in range(5):
                 raw.api_ok("a.b", b"x")
         self.write(CHANGED)

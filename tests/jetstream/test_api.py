@@ -158,10 +158,8 @@ async def test_requests_during_the_election_of_a_leader(server: Server) -> None:
     await between.subscribe("slow.API.>", cb=hand_on)
     await between.flush()
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.A.C", {"stream_name": "A", "config": {"durable_name": "C"}}
-        )
+        raw.create("A")
+        raw.consumer("A", "C", ack_policy="none")
     async with linked(server, timeout=2.0) as link:
         assert (await DomainApi(domain, link, read_only=True).consumer_info("A", "C") or {})[
             "name"

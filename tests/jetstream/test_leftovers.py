@@ -29,12 +29,9 @@ def server(make_server: MakeServer) -> Server:
 def make_old_stream(server: Server) -> None:
     """Create a stream with three messages and an unmanaged neighbour."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+        raw.create("OTHER", subjects=["other"])
         raw.api_ok("$JS.API.STREAM.CREATE.S", CONFIG)
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.S.C",
-            {"stream_name": "S", "config": {"durable_name": "C", "ack_policy": "explicit"}},
-        )
+        raw.consumer("S", "C")
         for number in range(3):
             raw.request("s", b"old", {"Nats-Msg-Id": str(number)})
 

@@ -25,7 +25,7 @@ async def archives(api: DomainApi, raw: Raw) -> list[tuple[Snapshot, bytes]]:
     """Return archives of many streams that are deleted again."""
     names = [f"S{number}" for number in range(STREAMS)]
     for name in names:
-        raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name, "subjects": [name.lower()]})
+        raw.create(name, subjects=[name.lower()])
         raw.api_ok(name.lower(), b"x")
     found = [await archive(api, name) for name in names]
     for name in names:

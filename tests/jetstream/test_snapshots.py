@@ -143,12 +143,12 @@ async def test_a_deleted_stream_is_restored_equal(server: Server, messages: int,
     async with open_link(server) as link:
         api = api_of(link)
         with Raw(server.url) as raw:
-            raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
+            raw.create("S")
             noise = random.Random(1)
             for _ in range(messages):
                 raw.request("S", noise.randbytes(size))
             before = all_messages(raw, "S")[:50]
-            state = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]
+            state = raw.state("S")
 
             snap, data = await archive(api)
             raw.api_ok("$JS.API.STREAM.DELETE.S")
@@ -159,7 +159,7 @@ async def test_a_deleted_stream_is_restored_equal(server: Server, messages: int,
 
             assert answer["config"]["name"] == "S"
             assert all_messages(raw, "S")[:50] == before
-            after = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]
+            after = raw.state("S")
     assert after == state | (
         {"first_seq": after["first_seq"]} if not messages else {}
     )  # 0 or 1 where nothing ever was
@@ -223,7 +223,7 @@ async def test_without_its_consumers(server: Server) -> None:
             snap, data = await archive(api, consumers=False)
             raw.api_ok("$JS.API.STREAM.DELETE.S")
             await restore_stream(api, snap.config, snap.state, sent_snapshot(data))
-            info = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]
+            info = raw.state("S")
     assert (info["consumer_count"], info["messages"]) == (0, 49)
 
 
@@ -298,7 +298,7 @@ async def test_a_failed_restore_leaves_nothing(server: Server, harm: str) -> Non
                 assert caught.value.err_code == RESTORE_FAILED
             assert await api.stream_info("S") is None
             await restore_stream(api, snap.config, snap.state, sent_snapshot(data))
-            assert raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"] == 199
+            assert raw.state("S")["messages"] == 199
 
 
 @pytest.mark.matrix

@@ -203,7 +203,7 @@ class Load:
         domain, stream = self.new.split("/")
         with self.scene.raw(domain) as raw:
             if self.body.get("retention", "limits") == "limits":
-                stream_content.consumer(raw, stream, "CHECK", ack_policy="none")
+                raw.consumer(stream, "CHECK", ack_policy="none")
                 return stream_content.payloads(raw, stream, "CHECK")
             info = f"$JS.API.STREAM.INFO.{stream}"
             # No worker waits for an answer to its last acknowledgement.

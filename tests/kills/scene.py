@@ -77,7 +77,7 @@ class Scene:
             domain, stream = place.split("/")
             with self.raw(domain) as raw:
                 for name in names:
-                    stream_content.consumer(raw, stream, name)
+                    raw.consumer(stream, name)
         for place, subjects in self.row.publish.items():
             self.publish(place, subjects)
         for place in self.row.copies:
@@ -114,7 +114,7 @@ class Scene:
         """Return the number of messages of a stream."""
         domain, stream = place.split("/")
         with self.raw(domain) as raw:
-            return int(raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"])
+            return int(raw.state(stream)["messages"])
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
         """Wait until this is so. Raises AssertionError after a minute and a half."""
@@ -241,7 +241,7 @@ class Scene:
         """Check the subjects of a stream, and which consumers it has."""
         if body is None:
             return
-        config = raw.api_ok(f"$JS.API.STREAM.INFO.{body['name']}")["config"]
+        config = raw.config(body["name"])
         assert config.get("subjects", []) == body.get("subjects", config.get("subjects", [])), where
         assert bool(config.get("mirror")) == ("mirror" in body), where
         names = raw.api_ok(f"$JS.API.CONSUMER.NAMES.{body['name']}", {})["consumers"] or []

@@ -52,7 +52,7 @@ def lose_leaf(scene: Scene, number: int, way: str, moment: str) -> None:
     if old.startswith("hub/") and failed and not result.interrupted:
         # Publishers do not wait for a leaf that does not answer.
         with scene.raw("hub") as raw:
-            config = raw.api_ok(f"$JS.API.STREAM.INFO.{old.split('/')[1]}")["config"]
+            config = raw.config(old.split("/")[1])
         assert config["subjects"] == ["A.>"], where
     bring_back(scene.sandbox)
     scene.require_nothing_lost(where)
@@ -146,7 +146,7 @@ def require_foreign(scene: Scene) -> None:
     """Check that the stream of another client is as it was, and delete it."""
     domain, stream = next(iter(scene.row.kept)).split("/")
     with scene.raw(domain) as raw:
-        config = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        config = raw.config(stream)
         assert config["subjects"] == ["foreign"]
         raw.api_ok(f"$JS.API.STREAM.DELETE.{stream}")
 

@@ -269,11 +269,8 @@ def test_servers_are_read_when_asked_for(
     hub = clean_hub_leaf["hub"]
     source = {"name": "A", "external": {"api": "$JS.leaf.API"}}
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok("$JS.leaf.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["a.>"]})
-        raw.api_ok(
-            "$JS.hub.API.STREAM.CREATE.ALL",
-            {"name": "ALL", "sources": [source | {"filter_subject": "a.x"}]},
-        )
+        raw.create("THEIRS", "leaf", subjects=["a.>"])
+        raw.create("ALL", "hub", sources=[source | {"filter_subject": "a.x"}])
         before = [stream["config"] for stream in raw.api_ok("$JS.hub.API.STREAM.LIST")["streams"]]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(
         streams=[

@@ -9,22 +9,15 @@ import pytest
 from jsplan.errors import RefusedError
 from tests.support.process import jsplan
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Server
 
 #: One warning (the consumer's), and one note that no plan shows (the stream's).
 STREAM: dict[str, Any] = {"name": "A", "consumers": [{"name": "C"}]}
 ERROR = {"lint": {"JS240": "error"}}
-
-
-@pytest.fixture
-def space(tmp_path: Path, server: Server) -> Space:
-    return single_space(tmp_path, server)
 
 
 def advice(plan: Plan) -> list[tuple[str, str, str | None]]:

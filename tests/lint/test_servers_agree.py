@@ -216,7 +216,7 @@ def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
 def test_a_stream_in_memory_does_not_outlive_its_server(server: Server) -> None:
     """JS212: a stream in memory is gone after a restart of a single server."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "storage": "memory"})
+        raw.create("A", storage="memory")
     server.stop()
     server.start()
 

@@ -140,7 +140,7 @@ def test_real_servers(
 ) -> None:
     """A real server has the error when it is too old, and receives no request for it."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.O", {"name": "O", "subjects": ["o"]})
+        raw.create("O", subjects=["o"])
         level = raw.api_level()
         plan = write_workspace(single_space(tmp_path, server), kind, body).plan()
 

@@ -61,7 +61,7 @@ def test_streams_are_counted_over_the_whole_plan(tmp_path: Path, make_server: Ma
     server = limited(make_server, "max_streams: 3")
     space = space_on(tmp_path, server)
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
+        raw.create("THEIRS")
 
     plan = space.write(streams=streams("A", "B"), kv=[{"bucket": "C"}]).plan()
     assert errors(plan) == [("JS440", "main/**")]
@@ -119,8 +119,8 @@ def test_streams_without_max_bytes_reserve_nothing(tmp_path: Path, make_server: 
     space = space_on(tmp_path, server)
     with Raw(server.url) as raw:
         for name in ("A", "B"):
-            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name})
-            raw.api_ok(f"$JS.API.STREAM.CREATE.M{name}", {"name": f"M{name}", "storage": "memory"})
+            raw.create(name)
+            raw.create(f"M{name}", storage="memory")
     wanted = [*streams("C", max_bytes=10_000), *streams("D", max_bytes=5000, storage="memory")]
 
     assert space.write(streams=[*wanted]).apply()[1].exit_code == 0
@@ -156,9 +156,9 @@ def test_the_server_refuses_the_same_configurations(
             ]
             == 10047
         )
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "max_bytes": 10000})
+        raw.create("A", max_bytes=10000)
         assert raw.api("$JS.API.STREAM.CREATE.B", {"name": "B"})["error"]["err_code"] == 10047
-        raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "storage": "memory"})
+        raw.create("B", storage="memory")
         assert (
             raw.api("$JS.API.STREAM.CREATE.C", {"name": "C", "storage": "memory"})["error"][
                 "err_code"
@@ -240,10 +240,7 @@ def test_consumers_are_counted_per_stream(tmp_path: Path, make_server: MakeServe
     ]
     assert write("C").apply()[1].exit_code == 0
     with Raw(server.url) as raw:
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.A.X",
-            {"stream_name": "A", "config": {"name": "X", "durable_name": "X"}},
-        )
+        raw.consumer("A", "X", ack_policy="none")
 
     plan = write("C", "D").plan()
     assert errors(plan) == [("JS442", "main/consumer/A/D")]

@@ -14,7 +14,6 @@ from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, left_to_do, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.sandbox import Server
@@ -27,13 +26,6 @@ EVERYTHING: dict[str, Any] = {
     "kv": [{"bucket": "K"}],
     "object_stores": [{"bucket": "O"}],
 }
-
-
-@pytest.fixture
-def raw(server: Server) -> Iterator[Raw]:
-    """A connection to the server."""
-    with Raw(server.url) as connection:
-        yield connection
 
 
 @pytest.fixture
@@ -84,9 +76,7 @@ def test_every_created_resource_is_tagged(space: Space, raw: Raw) -> None:
 def test_turning_it_on_and_off_is_an_update_of_metadata_alone(space: Space, raw: Raw) -> None:
     """Owner tags are switched on and off by updates of metadata only."""
     space.write(**EVERYTHING).apply()
-    before = {
-        what: raw.api_ok(f"$JS.API.STREAM.INFO.{what}")["config"] for what in ("A", "KV_K", "OBJ_O")
-    }
+    before = {what: raw.config(what) for what in ("A", "KV_K", "OBJ_O")}
     plan, result = space.write(**TAGGED, **EVERYTHING).apply()
 
     assert result.exit_code == 0
@@ -95,7 +85,7 @@ def test_turning_it_on_and_off_is_an_update_of_metadata_alone(space: Space, raw:
     require_converged(space)
     _, result = space.write(**EVERYTHING).apply()
     assert result.exit_code == 0
-    after = {what: raw.api_ok(f"$JS.API.STREAM.INFO.{what}")["config"] for what in before}
+    after = {what: raw.config(what) for what in before}
     assert [{k: v for k, v in config.items() if k != "metadata"} for config in after.values()] == [
         {k: v for k, v in config.items() if k != "metadata"} for config in before.values()
     ]
@@ -162,7 +152,7 @@ def test_only_the_last_owner_changes_a_resource(space: Space, other: Space, raw:
 
 def test_an_equal_resource_is_adopted_and_tagged_at_once(space: Space, raw: Raw) -> None:
     """An equal resource is adopted without `--adopt`, since only the owner tag is written."""
-    raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
+    raw.create("A")
     _, result = space.write(**TAGGED, streams=[{"name": "A"}]).apply()
 
     assert result.exit_code == 0
@@ -173,7 +163,7 @@ def test_an_equal_resource_is_adopted_and_tagged_at_once(space: Space, raw: Raw)
 def test_a_removed_owner_tag_comes_back(space: Space, raw: Raw) -> None:
     """A removed owner tag is no drift, and the next apply writes it again."""
     space.write(**TAGGED, streams=[{"name": "A"}]).apply()
-    config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+    config = raw.config("A")
     raw.api_ok(
         "$JS.API.STREAM.UPDATE.A",
         {key: value for key, value in config.items() if key != "metadata"},

@@ -11,11 +11,9 @@ from jsplan.options import DriftOptions
 from jsplan.planning.pauses import is_expired
 from jsplan.workflows.drift import drift
 from tests.support.raw import Raw
-from tests.support.workspaces import RecordingObserver, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.sandbox import Server
 
 NOW = datetime(2026, 6, 1, 12, 0, 0, 500_000, tzinfo=UTC)
@@ -45,12 +43,6 @@ def test_a_pause_is_over_once_its_time_has_come(until: str | None, over: bool) -
 def write(space: Space, **consumer: Any) -> Space:
     """Write a workspace with one consumer."""
     return space.write(streams=[{"name": "A", "consumers": [{"name": "C"} | consumer]}])
-
-
-@pytest.fixture
-def space(tmp_path: Path, server: Server) -> Space:
-    """A workspace on a server."""
-    return single_space(tmp_path, server)
 
 
 def test_a_pause_is_one_call_after_the_update(space: Space) -> None:

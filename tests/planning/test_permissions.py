@@ -32,7 +32,7 @@ def space(tmp_path: Path, server: Server) -> Space:
     space.apply()
     with Raw(server.url) as raw:
         raw.request("OLD", b"x")
-        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
+        raw.create("THEIRS")
     return space.write(streams=[{"name": "ORDERS"}])
 
 

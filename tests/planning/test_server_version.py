@@ -103,9 +103,7 @@ def test_the_duplicate_window_of_sources(space: Space, version: str) -> None:
         Sandbox.single(binary=ensure_version(version)) as servers,
         Raw(servers["server"].url) as raw,
     ):
-        created = raw.api_ok(
-            "$JS.API.STREAM.CREATE.ALL", {"name": "ALL", "sources": [{"name": "A"}]}
-        )
+        created = raw.create("ALL", sources=[{"name": "A"}])
 
     notes = find(space, version, "JS465")
 

@@ -25,11 +25,6 @@ def errors(plan: Plan) -> list[str]:
     return [d.summary for d in plan.diagnostics if d.severity == "error"]
 
 
-def create_unmanaged(raw: Raw, name: str, **config: Any) -> None:
-    """Create a stream that is in no file."""
-    raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name} | config)
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize(
     ("subjects", "free"),
@@ -48,7 +43,7 @@ def test_subjects_of_unmanaged_streams(
     """A plan refuses the subjects that the server refuses beside unmanaged streams."""
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
-        create_unmanaged(raw, "THEIRS", subjects=["theirs.a", "theirs.b.>"])
+        raw.create("THEIRS", subjects=["theirs.a", "theirs.b.>"])
         plan = space.write(streams=[{"name": "OURS", "subjects": subjects}]).plan()
         answer = raw.api("$JS.API.STREAM.CREATE.OURS", {"name": "OURS", "subjects": subjects})
 
@@ -181,8 +176,8 @@ def test_many_subjects_are_looked_up_in_pages(clean_hub_leaf: Sandbox, tmp_path:
         clean_hub_leaf["hub"],
     )
     with Raw(hub.url, hub.user, hub.password) as raw:
-        create_unmanaged(raw, "THEIRS", subjects=["s.7", "s.8"])
-        create_unmanaged(raw, "KV_B", subjects=["$KV.B.>"])
+        raw.create("THEIRS", subjects=["s.7", "s.8"])
+        raw.create("KV_B", subjects=["$KV.B.>"])
 
     with audit_requests(clean_hub_leaf) as seen:
         plan = space.plan()
@@ -200,7 +195,7 @@ def test_missing_list_permission_is_reported(make_server: MakeServer, tmp_path: 
     denied = f"authorization {{ users: [{{user: a, password: a}}, {{user: b, password: b, {rights}}}] }}\nno_auth_user: a\n"
     server = make_server(extra=denied)
     with Raw(server.url, "a", "a") as raw:
-        create_unmanaged(raw, "THEIRS", subjects=["theirs"])
+        raw.create("THEIRS", subjects=["theirs"])
     connection = {"url": server.url, "user": "b", "password": "b"}
     domains = {"main": {"connection": "main", "js_domain": None}}
     space = Space(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.applying.consumer_helpers import consumer_info, pull
+from tests.applying.consumer_helpers import pull
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.workspaces import Space, single_space
 
@@ -57,12 +57,12 @@ def test_nothing_is_announced_and_nothing_is_deleted(
         assert "DELETES_MESSAGES" not in codes
         assert len(pull(raw, "S", "C", 2)) == 2
         assert len(taken) == 4
-        before = raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"]
+        before = raw.state("S")["messages"]
         result = space.apply_saved(plan, allow_hazards=ALLOW)
         assert result.exit_code == 0, [s.error for s in result.steps if s.error]
         info = raw.api_ok("$JS.API.STREAM.INFO.S")
         assert (info["config"]["storage"], info["state"]["messages"]) == ("memory", before)
-        now = consumer_info(raw, "S", "C")
+        now = raw.consumer_info("S", "C")
         assert now["num_pending"] + now["num_ack_pending"] == 8
 
 
@@ -89,5 +89,5 @@ def test_workers_that_begin_after_the_plan_stop_it(tmp_path: Path, server: Serve
         plan, result = space.apply(allow_hazards=ALLOW)
         assert "DUPLICATES_MESSAGES" in {h.code for c in plan.resource_changes for h in c.hazards}
         assert [s.error for s in result.steps if s.error] == []
-        now = consumer_info(raw, "S", "C")
+        now = raw.consumer_info("S", "C")
         assert now["num_pending"] + now["num_ack_pending"] >= 9

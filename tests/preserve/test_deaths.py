@@ -48,7 +48,7 @@ class Scene:
             delete_all_streams(raw)
             shutil.rmtree(self.space.folder / "state", ignore_errors=True)
             self.space.write(streams=[self.body]).apply()
-            stream_content.consumer(raw, "A", "OTHERS")
+            raw.consumer("A", "OTHERS")
             stream_content.fill(raw, "A", self.count)
             stream_content.delete(raw, "A", self.count // 2, self.count)
             stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
@@ -113,7 +113,7 @@ def test_outside_changes_during_a_replacement_stop_it(tmp_path: Path, server: Se
         for stream in streams(raw):
             raw.api_ok(f"$JS.API.STREAM.DELETE.{stream}")
         gone = scene.space.plan()
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+        raw.create("A", subjects=["A.>"])
         other = scene.space.plan()
 
     assert (gone.errored, gone.steps) == (False, [])

@@ -114,7 +114,7 @@ def require_unchanged(scene: Scene) -> None:
     assert read_state(scene.space.folder).replacements == {}
     scene.require_preserved()
     with Raw(scene.server.url) as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "file"
+        assert raw.config("A")["storage"] == "file"
 
 
 @pytest.mark.parametrize("step", BEFORE_DELETION)
@@ -147,7 +147,7 @@ def test_the_sources_of_a_stream_that_stays_continue(
     with Raw(server.url) as raw:
 
         def count(field: str) -> int:
-            return int(raw.api_ok("$JS.API.STREAM.INFO.A")["state"][field])
+            return int(raw.state("A")[field])
 
         for _ in range(10):
             raw.request("o", b"old")
@@ -198,7 +198,7 @@ def test_the_next_apply_ends_the_replacement(failing: Any, scene: Scene) -> None
     assert "REMOVES_SUBJECTS" not in {h.code for c in plan.resource_changes for h in c.hazards}
     scene.require_preserved()
     with Raw(scene.server.url) as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
+        assert raw.config("A")["storage"] == "memory"
 
 
 @FAILURES
@@ -212,7 +212,7 @@ def test_the_old_files_roll_back(failing: Any, scene: Scene) -> None:
     assert [s.error for s in result.steps if s.error] == []
     scene.require_preserved()
     with Raw(scene.server.url) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
 
@@ -227,7 +227,7 @@ def test_a_revert_rolls_back(failing: Any, scene: Scene) -> None:
     scene.space.write(streams=[BEFORE])
     scene.require_preserved()
     with Raw(scene.server.url) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
 
@@ -240,7 +240,7 @@ def test_the_files_change_the_storage_after_a_failure(scene: Scene) -> None:
     assert [s.error for s in result.steps if s.error] == []
     scene.require_preserved()
     with Raw(scene.server.url) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
         assert (config["storage"], config["max_bytes"], streams(raw)) == ("file", 1 << 20, ["A"])
 
 
@@ -256,7 +256,7 @@ def test_the_files_lower_a_limit_after_a_failure(scene: Scene) -> None:
     _, result = scene.space.apply(allow_hazards=("DELETES_MESSAGES",))
     assert result.exit_code == 0
     with Raw(scene.server.url) as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20
+        assert raw.state("A")["messages"] == 20
 
 
 def test_a_death_before_quiescing_rejects_no_publisher(scene: Scene) -> None:

@@ -71,7 +71,7 @@ def test_a_sealed_stream(tmp_path: Path, server: Server) -> None:
 
     with Raw(server.url) as raw:
         assert len(stream_content.messages(raw, "A")) == 20
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["sealed"]
+        assert raw.config("A")["sealed"]
     replace_stream(space, BASE | {"storage": "memory"} | PRESERVE)
     with Raw(server.url) as raw:
         assert b"seq" in raw.request("A.x", b"")[1]
@@ -103,7 +103,7 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 20)
         server.wait_until(
-            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 20,
+            lambda: raw.state("A")["messages"] == 20,
             "mirror 20 messages",
         )
     space.write(streams=[origin, mirror]).apply(allow_hazards=("DELETES_MESSAGES",))
@@ -116,7 +116,7 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
     with Raw(server.url) as raw:
         raw.request("X.new", b"")
         server.wait_until(
-            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 21,
+            lambda: raw.state("A")["messages"] == 21,
             "mirror the new message too",
         )
 
@@ -175,7 +175,7 @@ def test_a_failed_copy_restores_the_old_stream(tmp_path: Path, server: Server) -
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 20)
-        before = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        before = raw.config("A")
     plan = space.write(streams=[body | {"storage": "memory"} | PRESERVE]).plan()
     name = next(
         step.object
@@ -184,13 +184,13 @@ def test_a_failed_copy_restores_the_old_stream(tmp_path: Path, server: Server) -
     )
     assert name is not None
     with Raw(server.url) as raw:
-        raw.api_ok(f"$JS.API.STREAM.CREATE.{name.rsplit('/')[-1]}", {"name": name.rsplit("/")[-1]})
+        raw.create(name.rsplit("/")[-1])
         _, result = space.apply(allow_hazards=PERMITTED)
 
         assert [s.error for s in result.steps if s.status == "failed"] == [
             f"{name} was created by another client; nothing was written; the stream was not touched"
         ]
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"] == before
+        assert raw.config("A") == before
         assert b"seq" in raw.request("A.again", b"")[1]
         assert stream_content.positions(raw, "A")["C"][3] == 21
         assert read_state(space.folder).replacements == {}

@@ -44,7 +44,7 @@ def replace_many(folder: Path, server: Server, count: int) -> None:
     assert space.apply(parallelism=8)[1].exit_code == 0
     with Raw(server.url) as raw:
         subjects = [f"{ADVISORIES}{kind}.>" for kind in (BEGUN, ENDED)]
-        raw.api_ok("$JS.API.STREAM.CREATE.WATCH", {"name": "WATCH", "subjects": subjects})
+        raw.create("WATCH", subjects=subjects)
         names = [body["name"] for body in bodies(count)]
         for name in names:
             fill(raw, name)

@@ -51,7 +51,7 @@ def test_a_limit_of_consumers(before: dict[str, Any], tmp_path: Path, server: Se
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 5)
         replace_stream(space, BASE | {"max_consumers": 5, "storage": "memory"} | PRESERVE)
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["max_consumers"] == 5
+        assert raw.config("A")["max_consumers"] == 5
         assert b"seq" in raw.request("A.new", b"")[1]
 
 
@@ -145,10 +145,7 @@ def test_buckets_whose_keys_were_purged(tmp_path: Path, server: Server) -> None:
             stream_content.without_sequences(stream_content.messages(raw, name))
             for name in ("KV_K", "OBJ_O")
         ] == before
-        assert [
-            raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]["allow_rollup_hdrs"]
-            for name in ("KV_K", "OBJ_O")
-        ] == [True, True]
+        assert [raw.config(name)["allow_rollup_hdrs"] for name in ("KV_K", "OBJ_O")] == [True, True]
     assert not space.plan().has_changes
 
 
@@ -163,9 +160,7 @@ def test_consumer_limits_stay_set(tmp_path: Path, server: Server) -> None:
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 5)
         replace_stream(space, body | {"storage": "memory"} | PRESERVE)
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["consumer_limits"] == {
-            "inactive_threshold": HOUR
-        }
+        assert raw.config("A")["consumer_limits"] == {"inactive_threshold": HOUR}
 
 
 def test_consumer_limits_that_prevent_the_copy(
@@ -338,7 +333,7 @@ def test_the_plan_shows_the_window_of_a_sealed_stream(tmp_path: Path, server: Se
         stream_content.fill(raw, "A", 5)
         sealed = BASE | {"sealed": True, "max_age": "90s", "storage": "memory"} | PRESERVE
         plan, _ = space.write(streams=[sealed]).apply(allow_hazards=PERMITTED)
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
 
     after = next(c.change.after or {} for c in plan.resource_changes if c.type == "stream")
     assert (after["duplicate_window"], config["duplicate_window"]) == (

@@ -48,7 +48,7 @@ def run(folder: Path, command: str, *more: str) -> ProcessResult:
 def storage(server: Server) -> str:
     """Return the storage of the stream."""
     with Raw(server.url) as raw:
-        return str(raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"])
+        return str(raw.config("A")["storage"])
 
 
 @pytest.mark.parametrize("command", ["plan", "drift", "status"])
@@ -83,7 +83,7 @@ def test_a_failing_apply_reports_it_first(tmp_path: Path, server: Server) -> Non
     made = Scene(single_space(tmp_path, server), server, BEFORE, 24)
     made.reset(AFTER)
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.TAKER", {"name": "TAKER", "subjects": ["B"]})
+        raw.create("TAKER", subjects=["B"])
     made.space.write(streams=[AFTER | {"subjects": ["A.>", "B"]}])
     flags = [f"--allow-hazard={code}" for code in PERMITTED]
     assert jsplan(tmp_path, "apply", "-y", *flags).code == 1  # refused before any change
@@ -92,7 +92,7 @@ def test_a_failing_apply_reports_it_first(tmp_path: Path, server: Server) -> Non
     saved = jsplan(tmp_path, "plan", "-o", "saved.plan", *flags)
     assert saved.code == 0
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.TAKER", {"name": "TAKER", "subjects": ["B"]})
+        raw.create("TAKER", subjects=["B"])
         applied = jsplan(tmp_path, "apply", "saved.plan")
         assert applied.code == 6
         assert DOWN in applied.out
@@ -142,7 +142,7 @@ def test_the_printed_command_after_outside_changes(
     """After outside changes the printed command forgets the replacement and deletes nothing."""
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.A")
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+        raw.create("A", subjects=["A.>"])
         refused, drift_result = jsplan(tmp_path, "plan"), jsplan(tmp_path, "drift")
         (printed,) = set(
             re.findall(r"which deletes nothing: (jsplan state rm main/stream/A)", refused.text)
@@ -164,7 +164,7 @@ def test_the_printed_command_after_outside_changes(
             ).code
             == 0
         )
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["storage"] == "memory"
+        assert raw.config("A")["storage"] == "memory"
 
 
 def test_an_interrupted_consumer_in_a_revert(tmp_path: Path, server: Server) -> None:

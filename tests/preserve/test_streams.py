@@ -124,7 +124,7 @@ def test_consumers_resume_at_their_position(
     }
     space.write(streams=[body]).apply()
     with Raw(server.url) as raw:
-        stream_content.consumer(raw, "A", "OTHERS")
+        raw.consumer("A", "OTHERS")
         stream_content.fill(raw, "A", 300)
         stream_content.delete(raw, "A", 150)
         acks = stream_content.pull_acks(raw, "A", "C", 60)
@@ -272,7 +272,7 @@ def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: 
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 50)
         server.wait_until(
-            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] == 50,
+            lambda: raw.state("A")["messages"] == 50,
             "50 messages copied",
         )
     replace_stream(space, origin, body | {"storage": "memory"} | PRESERVE)
@@ -280,7 +280,7 @@ def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: 
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 10)
         server.wait_until(
-            lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"] >= 60,
+            lambda: raw.state("A")["messages"] >= 60,
             "ten more copied",
         )
         assert stream_content.without_sequences(

@@ -42,7 +42,7 @@ def space(tmp_path: Path) -> Iterator[Space]:
     with Sandbox(layout, binary=PROGRAM) as sandbox:
         url = sandbox["server"].url
         with Raw(url, "acc", "acc") as raw:
-            raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
+            raw.create("ORDERS", subjects=["orders.>"])
         connections = {name: {"url": url, "user": name, "password": name} for name in ("acc", "b")}
         domains = {
             "hub": {"connection": "acc"},

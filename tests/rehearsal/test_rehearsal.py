@@ -211,20 +211,17 @@ def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path:
 def create_odd_streams(server: Any, version: tuple[int, ...]) -> list[str]:
     """Create streams in states that no creation gives, and return their names."""
     with Raw(server.url, server.user, server.password, timeout=30) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.SEALED", {"name": "SEALED", "max_age": 10**12})
+        raw.create("SEALED", max_age=10**12)
         raw.api_ok("$JS.API.STREAM.UPDATE.SEALED", {"name": "SEALED", "sealed": True})
-        raw.api_ok("$JS.API.STREAM.CREATE.DIRECT", {"name": "DIRECT"})
+        raw.create("DIRECT")
         raw.api_ok("$JS.API.STREAM.UPDATE.DIRECT", {"name": "DIRECT", "mirror_direct": True})
-        raw.api_ok("$JS.API.STREAM.CREATE.MANY", {"name": "MANY"})
+        raw.create("MANY")
         if version < (2, 14):
             raw.api_ok("$JS.API.STREAM.UPDATE.MANY", {"name": "MANY", "num_replicas": 3})
-        raw.api_ok("$JS.API.STREAM.CREATE.ZERO", {"name": "ZERO"})
-        raw.api_ok("$JS.API.STREAM.CREATE.FIRST", {"name": "FIRST", "sources": [{"name": "ZERO"}]})
-        raw.api_ok("$JS.API.STREAM.CREATE.ALSO", {"name": "ALSO", "mirror": {"name": "FIRST"}})
-        raw.api_ok(
-            "$JS.API.STREAM.CREATE.LOST",
-            {"name": "LOST", "mirror": {"name": "GONE", "external": {"api": "$JS.absent.API"}}},
-        )
+        raw.create("ZERO")
+        raw.create("FIRST", sources=[{"name": "ZERO"}])
+        raw.create("ALSO", mirror={"name": "FIRST"})
+        raw.create("LOST", mirror={"name": "GONE", "external": {"api": "$JS.absent.API"}})
         for name, more in (
             ("STAYS", {"durable_name": "STAYS"}),
             ("BRIEF", {"inactive_threshold": 10**9 * 3600}),

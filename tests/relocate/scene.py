@@ -151,7 +151,7 @@ class Scene:
         with self.raw(self.before) as raw:
             assert streams(raw) == ["A"]
             assert stream_content.messages(raw, "A") == self.expected
-            config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+            config = raw.config("A")
             assert (config["subjects"], config["max_age"]) == (["A.>"], 86_400_000_000_000)
             assert self.count_unread(raw, "A") == self.unread
         if self.after != self.before:

@@ -90,7 +90,7 @@ class TwoSystems:
         with self.raw("new") as raw:
             assert stream_content.messages(raw, self.name) == self.expected
             assert Scene.count_unread(raw, self.name) == self.unread
-            config = raw.api_ok(f"$JS.API.STREAM.INFO.{self.name}")["config"]
+            config = raw.config(self.name)
             assert (config["subjects"], config["max_age"]) == (["A.>"], 86_400_000_000_000)
         state = read_state(self.space.folder)
         assert (state.pending, state.replacements) == ({}, {})
@@ -103,7 +103,7 @@ class TwoSystems:
         """Check that the old server has the stream as it was, and the new one nothing."""
         with self.raw("old") as raw:
             assert stream_content.messages(raw, "A") == self.expected
-            config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+            config = raw.config("A")
             assert (config["subjects"], config["max_age"]) == (["A.>"], 86_400_000_000_000)
         with self.raw("new") as raw:
             assert streams(raw) == []

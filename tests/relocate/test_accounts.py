@@ -98,7 +98,7 @@ class Accounts:
         with self.raw("imp") as raw:
             assert stream_content.messages(raw, "B") == self.expected
             assert Scene.count_unread(raw, "B") == self.unread
-            config = raw.api_ok("$JS.API.STREAM.INFO.B")["config"]
+            config = raw.config("B")
             assert (config["subjects"], config.get("mirror")) == (["A.>"], None)
         assert read_state(self.space.folder).replacements == {}
         again = self.space.plan()
@@ -176,6 +176,6 @@ def test_missing_exports_leave_the_origin_alone(
         )
         with accounts.raw("acc") as raw:
             assert stream_content.messages(raw, "A") == accounts.expected
-            assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["subjects"] == ["A.>"]
+            assert raw.config("A")["subjects"] == ["A.>"]
     finally:
         accounts.sandbox.close()

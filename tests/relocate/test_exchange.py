@@ -55,7 +55,7 @@ class Exchanged(Scene):
 
     def count_stored(self, raw: Any) -> int:
         """Return how many messages A has."""
-        return int(raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["messages"])
+        return int(raw.state("A")["messages"])
 
     def require_exchanged(self) -> None:
         """Check messages, positions and roles, and that the new mirror follows."""
@@ -65,7 +65,7 @@ class Exchanged(Scene):
             raw.request("A.after", b"after")
         self.wait_for("leaf", len(self.expected) + 1)
         with self.raw("leaf") as raw:
-            config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+            config = raw.config("A")
         assert (config["mirror"]["name"], config.get("subjects")) == ("A", None)
         again = self.space.plan()
         assert ([s.title for s in again.steps], again.errored) == ([], False)
@@ -137,4 +137,4 @@ def test_a_mirror_that_lacks_messages_stays_one(tmp_path: Path, clean_hub_leaf: 
     with scene.raw("leaf") as raw:
         assert stream_content.messages(raw, "A") == scene.expected
     with scene.raw("hub") as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["mirror"]["name"] == "A"
+        assert raw.config("A")["mirror"]["name"] == "A"

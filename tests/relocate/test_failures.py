@@ -105,7 +105,7 @@ def test_a_paused_hub_during_the_cutover_restores_the_origin(
     try:
         assert result.exit_code == 6
         with scene.raw("leaf") as raw:
-            config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+            config = raw.config("A")
             assert config["subjects"] == ["A.>"]
     finally:
         sandbox["hub"].resume()

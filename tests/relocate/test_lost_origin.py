@@ -50,7 +50,7 @@ def require_ended(scene: Scene, where: object) -> Plan:
         # None is paused, and no placeholder consumer is left.
         assert {c["name"] for c in listed if not c.get("paused")} == scene.unread.keys(), where
         assert len(listed) == len(scene.unread), where
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
         assert config["subjects"] == ["A.>"]
         assert config["retention"] == scene.body.get("retention", "limits")
     again = scene.space.plan()

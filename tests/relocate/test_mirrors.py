@@ -172,7 +172,7 @@ def test_a_mirror_of_another_stream_is_not_kept(tmp_path: Path, clean_hub_leaf: 
     """Only the relocated stream has the messages that its mirror has."""
     mirrored = Mirrored(tmp_path, clean_hub_leaf, "hub")
     with mirrored.raw("leaf") as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+        raw.create("OTHER", subjects=["other"])
     with mirrored.raw("hub") as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.COPY")
     mirrored.declare({"name": "A", "domain": "leaf"}, {"name": "OTHER", "domain": "leaf"})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def origin_subjects(scene: Scene) -> list[str]:
     """Return the subjects of the origin, asked at its own server."""
     with scene.raw(scene.before) as raw:
-        found: list[str] = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["subjects"]
+        found: list[str] = raw.config("A")["subjects"]
         return found
 
 

@@ -130,7 +130,7 @@ def test_done_is_done(scene: Scene) -> None:
     scene.space.apply(allow_hazards=PERMITTED)
     scene.require_relocated()
     with scene.raw("leaf") as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["other"]})
+        raw.create("A", subjects=["other"])
 
     plan = scene.space.plan()
 
@@ -153,7 +153,7 @@ def test_a_new_workspace_creates_the_target(scene: Scene) -> None:
 def test_consumers_that_stay_behind_are_announced(scene: Scene) -> None:
     """Undeclared and unmanaged consumers of the origin are deleted with it, and counted."""
     with scene.raw("leaf") as raw:
-        stream_content.consumer(raw, "A", "OTHERS")
+        raw.consumer("A", "OTHERS")
     scene.declare_after(consumers=BODY["consumers"][:1])
 
     found = hazards(scene.space.plan())
@@ -204,7 +204,7 @@ def test_a_stream_that_copies_the_origin_is_announced(scene: Scene) -> None:
 def test_an_existing_target_is_refused(scene: Scene) -> None:
     """A stream at the new address is never overwritten."""
     with scene.raw("hub") as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]})
+        raw.create("A", subjects=["A.>"])
 
     require_refused(scene, "hub/stream/A exists already", "backfill")
 

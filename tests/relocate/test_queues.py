@@ -75,7 +75,7 @@ class Queue(TwoSystems):
     def add_consumer_that_stays(self) -> None:
         """Create a consumer that no file declares, of messages that the others have finished."""
         with self.raw("old") as raw:
-            stream_content.consumer(raw, "A", "STAYS", filter_subject="A.2")
+            raw.consumer("A", "STAYS", filter_subject="A.2")
             if self.retention == "interest":
                 stream_content.acknowledge(raw, self.outstanding)
                 for name in self.names:
@@ -91,7 +91,7 @@ class Queue(TwoSystems):
         """Check that the old server has the stream and its consumers as they were."""
         super().require_restored()
         with self.raw("old") as raw:
-            config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+            config = raw.config("A")
             assert config["retention"] == self.retention
             assert Scene.count_unread(raw, "A") == self.unread
 

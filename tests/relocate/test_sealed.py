@@ -48,7 +48,7 @@ class Sealed(Scene):
         super().work(raw)
         self.declare_sealed()
         self.space.apply(allow_hazards=("IRREVERSIBLE",))
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["sealed"]
+        assert raw.config("A")["sealed"]
 
     def declare_sealed(self) -> None:
         """Write the files in which it is sealed at its old address."""
@@ -67,7 +67,7 @@ def require_sealed(scene: Sealed) -> None:
     """Check that the stream has moved and is sealed."""
     scene.require_relocated()
     with scene.raw("hub") as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["sealed"]
+        assert raw.config("A")["sealed"]
         assert b'"error"' in raw.request("A.1", b"more")[1]
 
 
@@ -124,7 +124,7 @@ def test_the_old_files_delete_the_copy(phase: str, sealed: Sealed) -> None:
     assert [s.error for s in result.steps if s.error] == []
     with sealed.raw("leaf") as raw:
         assert stream_content.messages(raw, "A") == sealed.expected
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["subjects"] == ["A.>"]
+        assert raw.config("A")["subjects"] == ["A.>"]
     with sealed.raw("hub") as raw:
         assert streams(raw) == []
     assert read_state(sealed.space.folder).replacements == {}

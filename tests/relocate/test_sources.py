@@ -62,9 +62,7 @@ class Sourced(Scene):
     def wait_for(self, domain: str, last: int) -> None:
         """Wait until the stream has stored so many messages."""
         with self.raw(domain) as raw:
-            self.server(domain).wait_until(
-                lambda: raw.api_ok("$JS.API.STREAM.INFO.A")["state"]["last_seq"] >= last, "copy"
-            )
+            self.server(domain).wait_until(lambda: raw.state("A")["last_seq"] >= last, "copy")
 
     def content(self, domain: str) -> list[tuple[str, bytes]]:
         """Return the subjects and payloads of the stream, sorted."""

@@ -37,7 +37,7 @@ def prepare(scene: Scene) -> Plan:
 def config_of(scene: Scene, domain: str, name: str) -> dict[str, Any]:
     """Return the configuration of a stream as its server has it."""
     with scene.raw(domain) as raw:
-        config: dict[str, Any] = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
+        config: dict[str, Any] = raw.config(name)
         return config
 
 

@@ -103,10 +103,7 @@ def test_no_view_shows_hidden_characters(
     )  # JSON has pairs of surrogates
     with Raw(server.url) as raw:
         for number, name in enumerate(names[1:3] + names[4:]):
-            raw.api_ok(
-                f"$JS.API.STREAM.CREATE.{name}",
-                {"name": name, "subjects": [f"s{number}"], "description": HOSTILE},
-            )
+            raw.create(name, subjects=[f"s{number}"], description=HOSTILE)
 
     def shown(*words: str) -> str:
         capsys.readouterr()
@@ -139,7 +136,7 @@ def test_no_view_shows_hidden_characters(
     ):
         shown(*words)
     with Raw(server.url) as raw:
-        config = raw.api_ok("$JS.API.STREAM.INFO.ORDERS")["config"]
+        config = raw.config("ORDERS")
         raw.api_ok(
             "$JS.API.STREAM.UPDATE.ORDERS", config | {"description": f"\ufffe{HOSTILE[::-1]}"}
         )

@@ -54,7 +54,7 @@ def changes(plan: Plan) -> dict[str, tuple[str, ...]]:
 def config(server: Server, stream: str) -> dict[str, Any]:
     """Return the live configuration, by a raw request."""
     with Raw(server.url, server.user, server.password) as raw:
-        found: dict[str, Any] = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        found: dict[str, Any] = raw.config(stream)
         return found
 
 
@@ -250,7 +250,7 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
     for server, stream in ((hub, "KV_ALL"), (leaf, "KV_CONFIG")):
         with Raw(server.url, server.user, server.password) as raw:
             server.wait_until(
-                lambda: raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["messages"] == 1,  # noqa: B023
+                lambda: raw.state(stream)["messages"] == 1,  # noqa: B023
                 "have the value",
                 30,
             )

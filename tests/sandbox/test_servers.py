@@ -71,7 +71,7 @@ def test_stored_messages_and_the_port_survive_a_restart(make_server: MakeServer)
     """A restarted server has the same URL and every acknowledged message."""
     server = make_server()
     with client(server) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
+        raw.create("KEPT")
     publish(server.url, None, None, "KEPT", b"one", b"two")
     url, pid = server.url, server.pid
 
@@ -79,14 +79,14 @@ def test_stored_messages_and_the_port_survive_a_restart(make_server: MakeServer)
 
     assert (url, True) == (server.url, pid != server.pid)
     with client(server) as raw:
-        assert raw.api_ok("$JS.API.STREAM.INFO.KEPT")["state"]["messages"] == 2
+        assert raw.state("KEPT")["messages"] == 2
 
 
 def test_a_killed_server_is_down_until_it_is_started_again(make_server: MakeServer) -> None:
     """A killed server accepts no connection until it is started again."""
     server = make_server()
     with client(server) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
+        raw.create("KEPT")
 
     server.kill()
 
@@ -142,7 +142,7 @@ def test_a_folder_of_ones_own_is_kept(tmp_path: Path) -> None:
     """A sandbox with `folder` keeps configuration, log and data, and a second one uses them."""
     for _ in range(2):
         with Sandbox.single(folder=tmp_path / "kept") as sandbox, client(sandbox["server"]) as raw:
-            raw.api_ok("$JS.API.STREAM.CREATE.KEPT", {"name": "KEPT"})
+            raw.create("KEPT")
 
     assert {"accounts.conf", "server.conf", "server.log", "server.store"} == {
         path.name for path in (tmp_path / "kept").iterdir()
@@ -162,7 +162,7 @@ def test_a_temporary_folder_is_removed(make_server: MakeServer) -> None:
 def test_reservations_do_not_depend_on_the_disk(server: Server) -> None:
     """A stream may reserve a terabyte, so that examples run on small machines."""
     with client(server) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.BIG", {"name": "BIG", "max_bytes": 1 << 40})
+        raw.create("BIG", max_bytes=1 << 40)
 
 
 async def test_a_sandbox_serves_async_code_without_a_thread(make_server: MakeServer) -> None:

@@ -84,7 +84,7 @@ async def test_the_created_bucket(
     backend = kv_backend(server, bucket)
     await write_session(backend, put(A))
     await backend.close()
-    config = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
+    config = raw.config(f"KV_{bucket}")
 
     assert config["subjects"] == [f"$KV.{bucket}.>"]
     assert (config["max_msgs_per_subject"], config["discard"], config["storage"]) == (
@@ -146,12 +146,12 @@ async def test_a_bucket_that_cannot_keep_state(
 async def test_a_bucket_made_by_hand_is_marked(server: Server, bucket: str, raw: Raw) -> None:
     """The first state in an existing bucket adds a tag and changes nothing else."""
     make_bucket(raw, bucket, metadata={"team": "ops"}, max_msgs_per_subject=5)
-    before = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
+    before = raw.config(f"KV_{bucket}")
     for _ in range(2):
         backend = kv_backend(server, bucket)
         await write_session(backend, put(A))
         await backend.close()
-    after = raw.api_ok(f"$JS.API.STREAM.INFO.KV_{bucket}")["config"]
+    after = raw.config(f"KV_{bucket}")
 
     assert {"team": "ops", STATE_TAG[0]: STATE_TAG[1]}.items() <= after["metadata"].items()
     assert {**after, "metadata": {}} == {**before, "metadata": {}}

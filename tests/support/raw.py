@@ -203,6 +203,46 @@ class Raw:
         """Return the API level of the server; servers before 2.11 have none."""
         return int((self.api_ok("$JS.API.INFO").get("api") or {}).get("level") or 0)
 
+    def state(self, stream: str, domain: str = "") -> dict[str, Any]:
+        """Return the state of a stream."""
+        return dict(self.api_ok(f"{_prefix(domain)}.STREAM.INFO.{stream}")["state"])
+
+    def config(self, stream: str, domain: str = "") -> dict[str, Any]:
+        """Return the configuration of a stream."""
+        return dict(self.api_ok(f"{_prefix(domain)}.STREAM.INFO.{stream}")["config"])
+
+    def count(self, stream: str, domain: str = "") -> int:
+        """Return the number of messages of a stream."""
+        return int(self.state(stream, domain)["messages"])
+
+    def create(self, stream: str, domain: str = "", **config: Any) -> dict[str, Any]:
+        """Create a stream; return the answer."""
+        body = {"name": stream} | config
+        return self.api_ok(f"{_prefix(domain)}.STREAM.CREATE.{stream}", body)
+
+    def update(self, stream: str, domain: str = "", **fields: Any) -> None:
+        """Change fields of a stream."""
+        body = self.config(stream, domain) | fields
+        self.api_ok(f"{_prefix(domain)}.STREAM.UPDATE.{stream}", body)
+
+    def consumer(
+        self, stream: str, name: str, domain: str = "", *, action: str = "", **config: Any
+    ) -> dict[str, Any]:
+        """Create or change a durable consumer, which acknowledges each message; return the answer."""
+        body = {"name": name, "durable_name": name, "ack_policy": "explicit"} | config
+        return self.api_ok(
+            f"{_prefix(domain)}.CONSUMER.CREATE.{stream}.{name}",
+            {"stream_name": stream, "action": action, "config": body},
+        )
+
+    def consumer_info(self, stream: str, name: str, domain: str = "") -> dict[str, Any]:
+        """Return what the server says of a consumer."""
+        return self.api_ok(f"{_prefix(domain)}.CONSUMER.INFO.{stream}.{name}")
+
+    def consumer_names(self, stream: str, domain: str = "") -> list[str]:
+        """Return the names of the consumers of a stream."""
+        return self.api_ok(f"{_prefix(domain)}.CONSUMER.NAMES.{stream}")["consumers"] or []
+
     def _wait(self, *wanted: bytes) -> list[bytes]:
         while True:
             line = self._stream.readline()
@@ -224,6 +264,10 @@ class Raw:
 
     def _send(self, data: bytes | bytearray) -> None:
         self._socket.sendall(data)
+
+
+def _prefix(domain: str) -> str:
+    return f"$JS.{domain}.API" if domain else "$JS.API"
 
 
 def encode(

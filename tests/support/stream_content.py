@@ -17,7 +17,7 @@ Message = tuple[int, str, bytes, bytes, str]
 
 def messages(raw: Raw, stream: str) -> list[Message]:
     """Return every message of a stream in order, read many at once."""
-    state = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]
+    state = raw.state(stream)
     result: list[Message] = []
     seq = state["first_seq"]
     while seq <= state["last_seq"] and state["messages"]:
@@ -64,7 +64,7 @@ def without_sequences(result: Iterable[Message]) -> list[tuple[str, bytes]]:
 
 def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: int = 4) -> None:
     """Publish `count` messages to `<stream>.<n>`, some with headers."""
-    before = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
+    before = raw.state(stream)["last_seq"]
     for start in range(0, count, 500):
         raw.publish_all(
             encode(
@@ -75,9 +75,7 @@ def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: 
             for number in range(start, min(start + 500, count))
         )
         raw.flush()
-    while (
-        last := raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["state"]["last_seq"]
-    ) < before + count:
+    while (last := raw.state(stream)["last_seq"]) < before + count:
         assert last >= before
 
 
@@ -85,12 +83,6 @@ def delete(raw: Raw, stream: str, *sequences: int) -> None:
     """Delete messages, which leaves gaps."""
     for seq in sequences:
         raw.api_ok(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
-
-
-def consumer(raw: Raw, stream: str, name: str, **config: Any) -> None:
-    """Create a durable pull consumer that is in no file."""
-    body = {"durable_name": name, "name": name, "ack_policy": "explicit"} | config
-    raw.api_ok(f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": body})
 
 
 def pull_acks(raw: Raw, stream: str, name: str, count: int, *, domain: str = "") -> list[str]:

@@ -33,7 +33,7 @@ def test_no_responders_is_not_silence(server: Server) -> None:
 def test_many_requests_at_once_are_answered_in_their_order(server: Server) -> None:
     """Each payload has its own answer, and one without a listener raises NoResponders."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
+        raw.create("S")
         raw.publish_all(encode("S", b"%d" % number) for number in range(99))
         assert json.loads(raw.request("S")[1])["seq"] == 100
         payloads = [b'{"seq": %d}' % number for number in range(100, 0, -1)]
@@ -48,10 +48,10 @@ def test_many_requests_at_once_are_answered_in_their_order(server: Server) -> No
 def test_publishing_waits_for_the_ack_and_fails_without_one(server: Server) -> None:
     """A stream acknowledges each message; a subject without a stream raises NoResponders."""
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.S", {"name": "S"})
+        raw.create("S")
         publish(server.url, None, None, "S", b"1", b"2", headers={"H": "v"})
 
-        assert raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"] == 2
+        assert raw.state("S")["messages"] == 2
     with pytest.raises(NoResponders):
         publish(server.url, None, None, "elsewhere", b"1")
 
@@ -60,7 +60,7 @@ def test_all_streams_are_found_and_deleted(server: Server) -> None:
     """Names are sorted as the server sorts them, and none is left after the deletion."""
     with Raw(server.url) as raw:
         for name in ("B", "A"):
-            raw.api_ok(f"$JS.API.STREAM.CREATE.{name}", {"name": name})
+            raw.create(name)
         assert ["A", "B"] == streams(raw)
 
         delete_all_streams(raw)

@@ -424,14 +424,14 @@ def test_a_probe_that_a_stream_would_store_is_not_sent(
     )
     url = sandboxes[-1]["hub"].url
     with Raw(url, "acc", "acc") as acc:
-        acc.api_ok("$JS.API.STREAM.CREATE.ALL", {"name": "ALL", "subjects": ["deliver.>"]})
+        acc.create("ALL", subjects=["deliver.>"])
 
         found = check_access(workspace)
         assert [(n.subject, n.detail) for n in found.with_status("unknown")] == [
             ("deliver.acc.imp.>", "not tried, since stream ALL in hub would store it")
         ]
         assert {need.status for need in check_access(workspace, "sys").needs} == {"ok"}
-        assert acc.api_ok("$JS.API.STREAM.INFO.ALL")["state"]["messages"] == 0
+        assert acc.state("ALL")["messages"] == 0
 
 
 def without_line(text: str, subject: str) -> str:

@@ -79,7 +79,7 @@ def space(tmp_path: Path, system: Sandbox) -> Space:
 def external(system: Sandbox, stream: str = "COPY") -> Any:
     """Return how a live stream reaches its origins."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
-        config = raw.api_ok(f"$JS.API.STREAM.INFO.{stream}")["config"]
+        config = raw.config(stream)
     return (
         config["mirror"]["external"]
         if "mirror" in config
@@ -98,10 +98,7 @@ def test_a_mirror_that_exists_is_equal_whatever_its_prefix(space: Space, system:
     """A mirror that was created outside jsplan is adopted unchanged and keeps its prefix."""
     with Raw(system["hub"].url, "imp", "imp") as raw:
         by_hand = {"api": "JS.acc@hub.API", "deliver": "deliver.by.hand"}
-        raw.api_ok(
-            "$JS.API.STREAM.CREATE.COPY",
-            {"name": "COPY", "mirror": {"name": "ORDERS", "external": by_hand}},
-        )
+        raw.create("COPY", mirror={"name": "ORDERS", "external": by_hand})
     plan, result = space.write(streams=[ORDERS, COPY]).apply()
     assert (
         plan.summary["import"],
@@ -211,7 +208,7 @@ def test_unusual_origins_are_warnings(space: Space) -> None:
 def test_an_unmanaged_origin_is_no_finding(space: Space, system: Sandbox) -> None:
     """An unmanaged origin has no finding."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS", "subjects": ["theirs.>"]})
+        raw.create("THEIRS", subjects=["theirs.>"])
     ours = {
         "name": "OURS",
         "domain": "imp",
@@ -223,11 +220,8 @@ def test_an_unmanaged_origin_is_no_finding(space: Space, system: Sandbox) -> Non
 def test_a_mirror_of_its_own_jetstream_is_replaced(space: Space, system: Sandbox) -> None:
     """A live mirror whose external prefix is its own JetStream is replaced."""
     with Raw(system["hub"].url, "acc", "acc") as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.ORDERS", {"name": "ORDERS", "subjects": ["orders.>"]})
-        raw.api_ok(
-            "$JS.API.STREAM.CREATE.HERE",
-            {"name": "HERE", "mirror": {"name": "ORDERS", "external": {"api": "$JS.hub.API"}}},
-        )
+        raw.create("ORDERS", subjects=["orders.>"])
+        raw.create("HERE", mirror={"name": "ORDERS", "external": {"api": "$JS.hub.API"}})
     plan = space.write(
         streams=[
             ORDERS,

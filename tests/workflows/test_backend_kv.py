@@ -91,10 +91,7 @@ def test_status_does_not_list_the_bucket(space: Space, clean_hub_leaf: Sandbox) 
             f"$JS.API.STREAM.CREATE.KV_{bucket}",
             config | {"allow_rollup_hdrs": True, "discard": "new"},
         )
-        raw.api_ok(
-            f"$JS.API.CONSUMER.CREATE.KV_{bucket}.C",
-            {"stream_name": f"KV_{bucket}", "config": {"name": "C", "durable_name": "C"}},
-        )
+        raw.consumer(f"KV_{bucket}", "C", ack_policy="none")
     assert space.write(streams=[{"name": "A", "domain": ["hub", "leaf"]}]).apply()[1].exit_code == 0
     found = status(space.load, RecordingObserver())
 

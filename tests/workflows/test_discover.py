@@ -83,10 +83,7 @@ def test_an_offline_domain_is_named_by_its_downstream(
     sandbox = make_hub_leaf()
     hub = sandbox["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        raw.api_ok(
-            "$JS.API.STREAM.CREATE.COPY",
-            {"name": "COPY", "sources": [{"name": "S", "external": {"api": "$JS.leaf.API"}}]},
-        )
+        raw.create("COPY", sources=[{"name": "S", "external": {"api": "$JS.leaf.API"}}])
     sandbox["leaf"].stop()
     found = discover_domains(
         workspace(tmp_path, acc={"url": hub.url, "user": "acc", "password": "acc"}),

@@ -64,11 +64,6 @@ def test_a_domain_that_answers_a_moment_later(tmp_path: Path, clean_hub_leaf: Sa
     assert "domain hub does not answer" in str(caught.value)
 
 
-def count(raw: Raw) -> int:
-    """Return the messages of the aggregate."""
-    return int(raw.api_ok("$JS.hub.API.STREAM.INFO.ALL")["state"]["messages"])
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("kills", [False, True])
 @pytest.mark.parametrize("moves", [False, True])
@@ -87,7 +82,7 @@ def test_sources_of_a_renamed_domain_resume(
         for _ in range(20):
             at.publish("sales", b"message")
         at.flush()
-        hub.wait_until(lambda: count(raw) == 20, "copy the messages", 60)
+        hub.wait_until(lambda: raw.count("ALL", "hub") == 20, "copy the messages", 60)
     leaf.stop()
     leaf.node = replace(leaf.node, domain="shop")
     leaf.start()
@@ -108,8 +103,8 @@ def test_sources_of_a_renamed_domain_resume(
     with Raw(hub.url, hub.user, hub.password) as raw, Raw(leaf.url, leaf.user, leaf.password) as at:
         at.publish("sales", b"last")
         at.flush()
-        hub.wait_until(lambda: count(raw) > 20, "copy the last message", 90)
-        assert count(raw) == 21
-        last = raw.api_ok("$JS.hub.API.STREAM.INFO.ALL")["state"]["last_seq"]
+        hub.wait_until(lambda: raw.count("ALL", "hub") > 20, "copy the last message", 90)
+        assert raw.count("ALL", "hub") == 21
+        last = raw.state("ALL", "hub")["last_seq"]
         found = raw.api_ok("$JS.hub.API.STREAM.MSG.GET.ALL", {"seq": last})["message"]["data"]
         assert found == "bGFzdA=="

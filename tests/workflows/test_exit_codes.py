@@ -37,7 +37,7 @@ class Scene:
     def update(self, name: str, **fields: Any) -> None:
         """Change a stream outside jsplan."""
         with Raw(self.server.url) as raw:
-            config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
+            config = raw.config(name)
             raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
 
     def names(self) -> set[str]:

@@ -402,7 +402,7 @@ def test_two_servers_for_one_domain(tmp_path: Path) -> None:
         hub = sandbox["hub"]
         for name in ("one", "two"):
             with Raw(sandbox[name].url, "acc", "acc") as raw:
-                raw.api_ok("$JS.API.STREAM.CREATE.X", {"name": "X"})
+                raw.create("X")
         connection = {"url": hub.url, "user": hub.user, "password": hub.password}
         domains = {name: {"connection": "hub"} for name in ("hub", "leaf", "other")}
         space = Space(

@@ -160,7 +160,7 @@ def test_an_unmanaged_stream_stays_unmanaged(tmp_path: Path, server: Server) -> 
     kill_after_request(space)
     with Raw(server.url) as raw:
         raw.api_ok("$JS.API.STREAM.DELETE.A")
-        raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "max_msgs": 6})
+        raw.create("A", max_msgs=6)
     plan = space.plan()
     assert [d.code for d in plan.diagnostics if d.severity == "error"] == ["JS302"]
     plan, result = space.write(streams=[]).apply()

@@ -23,10 +23,9 @@ from jsplan.workflows.revert import RevertOptions, plan_revert
 from tests.support.raw import Raw, encode
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, left_to_do
+from tests.support.workspaces import RecordingObserver, Space, approve, left_to_do
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyEvent
@@ -38,23 +37,9 @@ SECRET = "correct-horse-battery"
 
 
 @pytest.fixture
-def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
-    """A workspace of hub and leaf."""
-    return hub_leaf_space(tmp_path, clean_hub_leaf)
-
-
-@pytest.fixture
 def plain(space: Space) -> Space:
     """The same, for tests with an environment of their own."""
     return space
-
-
-@pytest.fixture
-def raw(clean_hub_leaf: Sandbox) -> Iterator[Raw]:
-    """A client of the hub."""
-    hub = clean_hub_leaf["hub"]
-    with Raw(hub.url, hub.user, hub.password) as client:
-        yield client
 
 
 def bucket(entries: dict[str, Any], **fields: Any) -> dict[str, Any]:

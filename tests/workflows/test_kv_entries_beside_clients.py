@@ -15,30 +15,15 @@ import pytest
 from jsplan.errors import StalePlanError
 from tests.support.process import jsplan
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, hub_leaf_space
+from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from jsplan.sandbox import Sandbox
 
 SECRET = "correct-horse-battery"
 KEY = "$KV.CONFIG.n"
-
-
-@pytest.fixture
-def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
-    """A workspace of hub and leaf."""
-    return hub_leaf_space(tmp_path, clean_hub_leaf)
-
-
-@pytest.fixture
-def raw(clean_hub_leaf: Sandbox) -> Iterator[Raw]:
-    """A client of the hub."""
-    hub = clean_hub_leaf["hub"]
-    with Raw(hub.url, hub.user, hub.password) as client:
-        yield client
 
 
 def bucket(entries: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -47,7 +47,7 @@ class Scene:
             raw.api_ok(
                 "$JS.API.STREAM.UPDATE.S5", {"name": "S5", "subjects": ["S5"], "max_msgs": 7}
             )
-            raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER"})
+            raw.create("OTHER")
 
     def run(self, failure: Failure, after: float) -> tuple[int, int]:
         """Run the command; return its exit code and the number of bytes that the server answered."""
@@ -64,11 +64,7 @@ class Scene:
     def has_happened(self) -> bool:
         """Return True if the servers are as the command leaves them."""
         with Raw(self.server.url) as raw:
-            configs = [
-                raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
-                for name in streams(raw)
-                if name != "OTHER"
-            ]
+            configs = [raw.config(name) for name in streams(raw) if name != "OTHER"]
         return (
             not configs
             if self.command == "destroy"

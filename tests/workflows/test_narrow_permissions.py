@@ -59,7 +59,7 @@ def space(tmp_path: Path, restricted_server: Server) -> Space:
     """LOGS and its consumer, applied by that user, beside an unmanaged stream and consumer."""
     with Raw(restricted_server.url) as raw:
         delete_all_streams(raw)
-        raw.api_ok("$JS.API.STREAM.CREATE.OTHER", {"name": "OTHER", "subjects": ["other"]})
+        raw.create("OTHER", subjects=["other"])
     connection = {"url": restricted_server.url, "user": "ci", "password": "ci"}
     domains = {"main": {"connection": "main", "js_domain": None}}
     found = Space(
@@ -69,10 +69,7 @@ def space(tmp_path: Path, restricted_server: Server) -> Space:
     found.write(defaults={"domain": "main"}, streams=[STREAM])
     assert found.apply()[1].exit_code == 0
     with Raw(restricted_server.url) as raw:
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.LOGS.THEIRS",
-            {"stream_name": "LOGS", "config": {"durable_name": "THEIRS"}},
-        )
+        raw.consumer("LOGS", "THEIRS", ack_policy="none")
     return found
 
 

@@ -26,7 +26,7 @@ from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, left_to_do
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from nats.js.object_store import ObjectStore
@@ -44,14 +44,6 @@ def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
     (tmp_path / "logo.png").write_bytes(LOGO)
     (tmp_path / "note.txt").write_text("hello")
     return hub_leaf_space(tmp_path, clean_hub_leaf)
-
-
-@pytest.fixture
-def raw(clean_hub_leaf: Sandbox) -> Iterator[Raw]:
-    """A client of the hub."""
-    hub = clean_hub_leaf["hub"]
-    with Raw(hub.url, hub.user, hub.password) as client:
-        yield client
 
 
 @dataclass

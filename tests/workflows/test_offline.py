@@ -103,7 +103,7 @@ def test_offline_between_plan_and_apply(
     """Steps of a domain that goes offline after the plan are deferred, with exit code 6."""
     leaf = clean_hub_leaf["leaf"]
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.THERE", {"name": "THERE"})
+        raw.create("THERE")
     downstream = {"name": "COPY", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}}
     space.write(streams=[*on("leaf", "THERE", "L"), *on("hub", "H"), downstream])
     plan = space.plan()

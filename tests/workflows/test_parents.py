@@ -54,16 +54,16 @@ def plan_changes(
 def server_counts(raw: Raw) -> tuple[int, list[str]]:
     """Return the number of messages and the names of the consumers."""
     names = raw.api_ok("$JS.API.CONSUMER.NAMES.S")["consumers"] or []
-    return raw.api_ok("$JS.API.STREAM.INFO.S")["state"]["messages"], sorted(names)
+    return raw.state("S")["messages"], sorted(names)
 
 
 def keep_by_interest(raw: Raw) -> None:
-    config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
+    config = raw.config("S")
     raw.api_ok("$JS.API.STREAM.UPDATE.S", config | {"retention": "interest"})
 
 
 def recreate(raw: Raw) -> None:
-    config = raw.api_ok("$JS.API.STREAM.INFO.S")["config"]
+    config = raw.config("S")
     raw.api_ok("$JS.API.STREAM.DELETE.S")
     raw.api_ok("$JS.API.STREAM.CREATE.S", config)
 
@@ -188,7 +188,7 @@ def test_other_consumers_make_a_replacement_with_messages_stale(
         with pytest.raises(StalePlanError, match=f"main/stream/S {message}. Nothing was changed"):
             space.apply_saved(plan, allow_hazards=("IRREVERSIBLE", "REMOVES_SUBJECTS"))
 
-        assert raw.api_ok("$JS.API.STREAM.INFO.S")["config"]["storage"] == "file"
+        assert raw.config("S")["storage"] == "file"
 
 
 @pytest.mark.since_2_12

@@ -21,7 +21,6 @@ from tests.support.workspaces import (
     RecordingObserver,
     Space,
     approve,
-    hub_leaf_space,
     left_to_do,
     single_space,
 )
@@ -35,11 +34,6 @@ if TYPE_CHECKING:
     from tests.conftest import MakeServer
 
 GONE = ("DELETES_STREAM",)
-
-
-@pytest.fixture
-def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
-    return hub_leaf_space(tmp_path, clean_hub_leaf)
 
 
 def changes(plan: Plan) -> dict[str, str]:
@@ -150,7 +144,7 @@ def test_refresh_only_updates_only_the_state(space: Space, clean_hub_leaf: Sandb
     space.write(streams=[stream("A", max_age="1d"), stream("B")]).apply()
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        live = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        live = raw.config("A")
         raw.api_ok(
             "$JS.API.STREAM.UPDATE.A",
             live | {"max_age": 2 * 86400 * SECOND, "description": "theirs"},
@@ -159,7 +153,7 @@ def test_refresh_only_updates_only_the_state(space: Space, clean_hub_leaf: Sandb
         plan, result = space.apply(refresh_only=True)
         assert result.exit_code == 0
         assert changes(plan) == {"hub/stream/B": "forget"}
-        assert raw.api_ok("$JS.API.STREAM.INFO.A")["config"]["description"] == "theirs"
+        assert raw.config("A")["description"] == "theirs"
         assert state_addresses(space) == ["hub/stream/A"]
 
         plan = space.plan()
@@ -170,7 +164,7 @@ def test_refresh_only_updates_only_the_state(space: Space, clean_hub_leaf: Sandb
         assert plan.resource_drift == []
         assert not space.plan(refresh_only=True).has_changes
         require_converged(space)
-        live = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        live = raw.config("A")
         assert (live["max_age"], live["description"]) == (86400 * SECOND, "theirs")
 
 

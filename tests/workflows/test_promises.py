@@ -47,16 +47,6 @@ def apply_while(space: Space, interfere: Callable[[], object], **options: Any) -
     )[1]
 
 
-def update(raw: Raw, name: str, **fields: Any) -> None:
-    config = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
-    raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config | fields)
-
-
-def config(raw: Raw, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = raw.api_ok(f"$JS.API.STREAM.INFO.{name}")["config"]
-    return found
-
-
 # --- 2. nothing by surprise ----------------------------------------------------------------------------------
 
 
@@ -68,11 +58,11 @@ def test_a_writer_while_the_plan_is_being_approved(tmp_path: Path, server: Serve
     with Raw(server.url) as raw:
 
         def change_while_approving(plan: Plan) -> None:
-            update(raw, "B", description="theirs")
+            raw.update("B", description="theirs")
 
         with pytest.raises(StalePlanError, match=r"main/stream/B.*Nothing was changed"):
             applying.apply(space.load, PlanOptions(), change_while_approving, RecordingObserver())
-        assert config(raw, "A")["max_age"] == 0
+        assert raw.config("A")["max_age"] == 0
 
 
 def test_a_writer_between_the_check_and_the_write(tmp_path: Path, server: Server) -> None:
@@ -81,7 +71,7 @@ def test_a_writer_between_the_check_and_the_write(tmp_path: Path, server: Server
     space.apply()
     space.write(streams=[{"name": name, "max_age": "1d"} for name in "ABC"])
     with Raw(server.url) as raw:
-        result = apply_while(space, lambda: update(raw, "B", description="theirs"))
+        result = apply_while(space, lambda: raw.update("B", description="theirs"))
 
         assert result.exit_code == 6
         assert {s.address[-1]: s.status for s in result.steps} == {
@@ -89,8 +79,8 @@ def test_a_writer_between_the_check_and_the_write(tmp_path: Path, server: Server
             "B": "failed",
             "C": "done",
         }
-        assert [config(raw, name)["max_age"] > 0 for name in "ABC"] == [True, False, True]
-        assert config(raw, "B")["description"] == "theirs"
+        assert [raw.config(name)["max_age"] > 0 for name in "ABC"] == [True, False, True]
+        assert raw.config("B")["description"] == "theirs"
     assert [
         (c.address, c.change.actions)
         for c in space.plan().resource_changes
@@ -104,10 +94,8 @@ def test_created_outside_before_the_step(tmp_path: Path, server: Server) -> None
         streams=[{"name": name, "max_msgs": 5} for name in "AB"]
     )
     with Raw(server.url) as raw:
-        result = apply_while(
-            space, lambda: raw.api_ok("$JS.API.STREAM.CREATE.B", {"name": "B", "max_msgs": 6})
-        )
-        assert config(raw, "B")["max_msgs"] == 6
+        result = apply_while(space, lambda: raw.create("B", max_msgs=6))
+        assert raw.config("B")["max_msgs"] == 6
 
     assert result.exit_code == 6
     assert remembering.list_(space.load, ()) == ["main/stream/A"]
@@ -193,7 +181,7 @@ def test_fields_of_a_newer_server_survive(
     )
     assert not space.plan().has_changes
     with Raw(server.url) as raw:
-        live = config(raw, "A")
+        live = raw.config("A")
         assert (live["max_age"], live["republish"], live["allow_direct"]) == (
             3600 * 10**9,
             {"src": "a", "dest": "b"},
@@ -208,7 +196,7 @@ def test_fields_of_a_newer_server_survive(
             ]
         )
         assert space.apply(allow_hazards=("DELETES_CONSUMER",))[1].exit_code == 0
-        assert config(raw, "A")["republish"]["dest"] == "c"
+        assert raw.config("A")["republish"]["dest"] == "c"
     assert not space.plan().has_changes
 
 
@@ -285,11 +273,8 @@ def test_unmanaged_resources_are_left_alone(tmp_path: Path, server: Server) -> N
     space = single_space(tmp_path, server).write(streams=[{"name": "A", "subjects": ["a"]}])
     space.apply()
     with Raw(server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.THEIRS", {"name": "THEIRS"})
-        raw.api_ok(
-            "$JS.API.CONSUMER.CREATE.A.THEIRS",
-            {"stream_name": "A", "config": {"name": "THEIRS", "durable_name": "THEIRS"}},
-        )
+        raw.create("THEIRS")
+        raw.consumer("A", "THEIRS", ack_policy="none")
         space.write(
             streams=[
                 {"name": "A", "subjects": ["a"], "max_age": "1d", "consumers": [{"name": "OURS"}]}
@@ -317,11 +302,8 @@ def test_a_resource_recreated_outside_is_not_deleted(tmp_path: Path, server: Ser
         space.apply()
         with Raw(server.url) as raw:
             raw.api_ok("$JS.API.STREAM.DELETE.A")
-            raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A"})
-            raw.api_ok(
-                "$JS.API.CONSUMER.CREATE.A.C",
-                {"stream_name": "A", "config": {"name": "C", "durable_name": "C"}},
-            )
+            raw.create("A")
+            raw.consumer("A", "C", ack_policy="none")
             plan, result = (space if destroy else space.write(streams=[])).apply(
                 destroy=destroy, allow_hazards=("DELETES_STREAM",)
             )

@@ -37,7 +37,7 @@ def space(tmp_path: Path, server: Server) -> Space:
     with Raw(server.url) as raw:
         for _ in range(5):
             raw.request("a", b"x")
-        raw.api_ok("$JS.API.STREAM.CREATE.LEGACY", {"name": "LEGACY", "subjects": ["legacy"]})
+        raw.create("LEGACY", subjects=["legacy"])
     return space.write(streams=[stream("A", max_msgs=3), stream("LEGACY", max_age="1d")])
 
 

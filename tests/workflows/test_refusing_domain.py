@@ -119,7 +119,7 @@ def test_a_plan_without_the_domain(space: Space) -> None:
 def test_an_import_from_the_other_domain(space: Space, shared_server: Server) -> None:
     """What is imported needs only the domains it is in."""
     with Raw(shared_server.url) as raw:
-        raw.api_ok("$JS.API.STREAM.CREATE.NEW", {"name": "NEW", "subjects": ["new"]})
+        raw.create("NEW", subjects=["new"])
     space.base["connections"]["two"]["password"] = "wrong"
     new = {"name": "NEW", "domain": "one", "subjects": ["new"]}
     space.write(streams=[*STREAMS, new])

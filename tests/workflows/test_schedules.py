@@ -20,31 +20,14 @@ from tests.support.process import jsplan
 from tests.support.raw import Raw
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, left_to_do
+from tests.support.workspaces import RecordingObserver, Space, left_to_do
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
 
 pytestmark = pytest.mark.matrix
 SOON = "2090-01-01T00:00:00Z"
-
-
-@pytest.fixture
-def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
-    """A workspace of hub and leaf."""
-    return hub_leaf_space(tmp_path, clean_hub_leaf)
-
-
-@pytest.fixture
-def raw(clean_hub_leaf: Sandbox) -> Iterator[Raw]:
-    """A client of the hub."""
-    hub = clean_hub_leaf["hub"]
-    with Raw(hub.url, hub.user, hub.password) as client:
-        yield client
 
 
 def stream(schedules: dict[str, Any], **fields: Any) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def test_a_stream_that_no_server_answers_for(
 
     with FakeApi(server) as impostor, Raw(server.url) as raw:
         assert space.apply()[1].exit_code == 0
-        config = raw.api_ok("$JS.API.STREAM.INFO.A")["config"]
+        config = raw.config("A")
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"max_msgs": 5})
         impostor.change_answer = leave_out
         found = drift(space.load, DriftOptions(), RecordingObserver())
