@@ -129,7 +129,7 @@ class Scene:
             domain, stream = place.split("/")
             with self.raw(domain) as raw:
                 self.expected[place] = stream_content.messages(raw, stream)
-                self.unread[place] = count_unread(raw, stream)
+                self.unread[place] = stream_content.unread(raw, stream)
 
     def declare(self, sections: Sections, lock_ttl: str = LONG) -> None:
         """Write files with these sections; `lock_ttl` is of a state in a bucket."""
@@ -207,7 +207,7 @@ class Scene:
         with self.raw(domain) as raw:
             assert stream_content.messages(raw, stream) == self.expected[place], where
             self.wait(lambda: not paused(raw, stream), target)
-            assert count_unread(raw, stream) == unread, where
+            assert stream_content.unread(raw, stream) == unread, where
 
     def require_flowing(self, where: object) -> None:
         """Check that the streams of `flows` get new messages once."""
@@ -248,12 +248,6 @@ class Scene:
         targets = {self.row.kept.get(old, old): more for old, more in self.row.others.items()}
         wanted = {c["name"] for c in body.get("consumers", [])} | set(targets.get(place, []))
         assert set(names) == wanted, where
-
-
-def count_unread(raw: Raw, stream: str) -> dict[str, int]:
-    """Count the messages that each consumer still has to deliver or get acknowledged."""
-    found = stream_content.positions(raw, stream)
-    return {name: numbers[2] + numbers[3] for name, numbers in found.items()}
 
 
 def paused(raw: Raw, stream: str) -> bool:

@@ -69,11 +69,7 @@ class Scene:
         with Raw(self.server.url) as raw:
             assert streams(raw) == ["A"]
             assert stream_content.messages(raw, "A") == self.expected
-            unread = {
-                name: numbers[2] + numbers[3]
-                for name, numbers in stream_content.positions(raw, "A").items()
-            }
-            assert unread["C"] == len(self.expected) - 10
+            assert stream_content.unread(raw, "A")["C"] == len(self.expected) - 10
             raw.request("A.after", b"")
         state = read_state(self.space.folder)
         assert (state.pending, state.replacements) == ({}, {})

@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jsplan.applying.transfer import copy
-from jsplan.options import DriftOptions
 from jsplan.workflows.access import access
-from jsplan.workflows.drift import drift
 from tests.conftest import PROGRAM
 from tests.relocate.scene import CONSUMERS, PERMITTED, Scene
 from tests.support import stream_content
 from tests.support.account_sharing import start_servers, static_accounts, static_user
-from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.state import read_state
+from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
 
 BODY: dict[str, Any] = {"name": "A", "subjects": ["A.>"], "consumers": CONSUMERS}
@@ -30,10 +26,14 @@ IMPORT = {"from": "hub", "into": "imp", "api": "JS.acc@hub.API", "deliver": "del
 ENTRY = {"from": "hub/stream/A", "to": "imp/stream/B"}
 
 
-class Accounts:
+class Accounts(Scene):
     """The accounts ACC and IMP of one server. The stream A of the one becomes B of the other."""
 
+    body = BODY
+    domains = ("acc", "imp")
+
     def __init__(self, folder: Path, *, shared: bool = True) -> None:
+        self.before, self.after, self.name = "hub", "imp", "B"
         self.space = Space(folder, {"jsplan": 1, "workspace": "test", "imports": [IMPORT]})
         self.connect("nats://127.0.0.1:1")
         self.declare_after()
@@ -56,55 +56,15 @@ class Accounts:
             "imp": {"connection": "imp", "js_domain": "hub"},
         }
 
-    def declare_before(self) -> None:
-        """Write the files with the stream in ACC."""
-        self.space.write(streams=[BODY | {"domain": "hub"}])
-
     def declare_after(self, **sections: Any) -> None:
         """Write the files with the stream in IMP, under another name."""
         after = BODY | {"name": "B", "domain": "imp"}
         self.space.write(streams=[after], relocate=[ENTRY], **sections)
 
-    def raw(self, account: str) -> Raw:
-        """Open a connection to an account."""
+    def raw(self, domain: str) -> Raw:
+        """Open a connection to an account; hub is the domain of ACC."""
+        account = "acc" if domain == "hub" else domain
         return Raw(self.sandbox["hub"].url, account, account)
-
-    def reset(self) -> None:
-        """Empty both accounts, and make the stream with messages and consumers."""
-        for account in ("acc", "imp"):
-            with self.raw(account) as raw:
-                delete_all_streams(raw)
-        (self.space.folder / "state" / "test.json").unlink(missing_ok=True)
-        self.declare_before()
-        self.space.apply()
-        with self.raw("acc") as raw:
-            stream_content.fill(raw, "A", 60)
-            stream_content.delete(raw, "A", 30)
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
-            self.expected = stream_content.messages(raw, "A")
-            self.unread = Scene.count_unread(raw, "A")
-        self.declare_after()
-
-    def apply(self, **options: Any) -> Plan:
-        """Apply without a failure."""
-        plan, result = self.space.apply(allow_hazards=PERMITTED, **options)
-        assert [s.error for s in result.steps if s.error] == []
-        return plan
-
-    def require_relocated(self) -> None:
-        """Check messages and positions in IMP, and that ACC has nothing left."""
-        with self.raw("acc") as raw:
-            assert streams(raw) == []
-        with self.raw("imp") as raw:
-            assert stream_content.messages(raw, "B") == self.expected
-            assert Scene.count_unread(raw, "B") == self.unread
-            config = raw.config("B")
-            assert (config["subjects"], config.get("mirror")) == (["A.>"], None)
-        assert read_state(self.space.folder).replacements == {}
-        again = self.space.plan()
-        assert (again.steps, again.errored) == ([], False)
-        report = drift(self.space.load, DriftOptions(), RecordingObserver())
-        assert (report.resource_drift, report.unmanaged) == ([], [])
 
 
 @pytest.fixture

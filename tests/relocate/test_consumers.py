@@ -134,7 +134,7 @@ def test_an_old_consumer_that_no_entry_names_is_deleted(renamed: Renamed) -> Non
     (hazard,) = change.hazards
     assert hazard.message.startswith("N, NEW: not declared under hub/stream/B")
     with renamed.raw("hub") as raw:
-        found = renamed.count_unread(raw, "B")
+        found = stream_content.unread(raw, "B")
     assert found == {"C_EU": renamed.unread["C"], "N_EU": len(renamed.expected)}
 
 
@@ -154,7 +154,7 @@ def test_a_name_that_went_to_another_consumer_is_a_new_one(renamed: Renamed) -> 
 
     assert [s.error for s in result.steps if s.error] == []
     with renamed.raw("hub") as raw:
-        found = renamed.count_unread(raw, "B")
+        found = stream_content.unread(raw, "B")
     old = renamed.unread
     everything = len(renamed.expected)
     assert found == {"NEW": old["C"], "C_EU": old["NEW"], "N": old["N"], "C": everything}

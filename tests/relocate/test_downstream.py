@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.relocate.scene import PERMITTED
+from tests.relocate.scene import PERMITTED, HubLeaf
 from tests.support import stream_content
-from tests.support.raw import Raw
-from tests.support.state import read_state
-from tests.support.workspaces import Space, hub_leaf_space, left_to_do
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,22 +15,16 @@ if TYPE_CHECKING:
 SOURCE: dict[str, Any] = {"name": "A", "domain": "leaf"}
 
 
-class Flow:
+class Flow(HubLeaf):
     """A stream A of the leaf that ALL in the hub sources, and that becomes B of the hub."""
 
     def __init__(self, folder: Path, sandbox: Sandbox) -> None:
-        self.space: Space = hub_leaf_space(folder, sandbox)
-        self.sandbox = sandbox
+        super().__init__(folder, sandbox)
         self.declare({"name": "A", "domain": "leaf"}, SOURCE)
         self.space.apply()
         with self.raw("leaf") as raw:
             stream_content.fill(raw, "A", 30)
         sandbox["hub"].wait_until(lambda: len(self.sourced()) == 30, "copy all messages", 60)
-
-    def raw(self, domain: str) -> Raw:
-        """Open a connection to the server of a domain."""
-        server = self.sandbox[domain]
-        return Raw(server.url, server.user, server.password)
 
     def declare(self, stream: dict[str, Any], source: dict[str, Any], **sections: Any) -> None:
         """Write the files: the stream, and ALL with a source."""
@@ -68,8 +59,7 @@ class Flow:
         )
         assert self.sourced() == wanted
         assert len(wanted) == 31
-        assert left_to_do(self.space.plan()) == []
-        assert read_state(self.space.folder).replacements == {}
+        self.require_settled()
 
 
 def test_a_source_continues_at_the_new_address(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:

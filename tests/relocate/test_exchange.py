@@ -61,7 +61,7 @@ class Exchanged(Scene):
         """Check messages, positions and roles, and that the new mirror follows."""
         with self.raw("hub") as raw:
             assert stream_content.messages(raw, "A") == self.expected
-            assert self.count_unread(raw, "A") == self.unread
+            assert stream_content.unread(raw, "A") == self.unread
             raw.request("A.after", b"after")
         self.wait_for("leaf", len(self.expected) + 1)
         with self.raw("leaf") as raw:

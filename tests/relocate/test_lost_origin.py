@@ -78,7 +78,7 @@ def test_a_lost_position_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) ->
     with scene.raw("hub") as raw:
         assert stream_content.messages(raw, "A") == scene.expected
         everything = len(scene.expected)
-        assert scene.count_unread(raw, "A") == {"C": everything, "N": everything, "NEW": 0}
+        assert stream_content.unread(raw, "A") == {"C": everything, "N": everything, "NEW": 0}
 
 
 def test_a_lost_consumer_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:

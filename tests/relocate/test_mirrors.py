@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.options import DriftOptions
-from jsplan.workflows.drift import drift
-from tests.relocate.scene import PERMITTED
+from tests.relocate.scene import PERMITTED, HubLeaf
 from tests.support import stream_content
-from tests.support.raw import Raw, delete_all_streams, streams
-from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, left_to_do
+from tests.support.raw import streams
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,23 +21,20 @@ ROUTES = {"to the hub": "hub", "renamed": "leaf"}
 ALLOWED = (*PERMITTED, "DELETES_STREAM")
 
 
-class Mirrored:
+class Mirrored(HubLeaf):
     """A stream A of the leaf that COPY in the hub mirrors, and that becomes B of another domain.
 
     COPY still has messages that A has deleted.
     """
 
     def __init__(self, folder: Path, sandbox: Sandbox, domain: str) -> None:
-        self.space: Space = hub_leaf_space(folder, sandbox)
-        self.sandbox, self.domain = sandbox, domain
+        super().__init__(folder, sandbox)
+        self.domain = domain
         self.reset()
 
     def reset(self) -> None:
         """Empty both domains, apply the first files, and delete the oldest messages of A."""
-        for domain in ("hub", "leaf"):
-            with self.raw(domain) as raw:
-                delete_all_streams(raw)
-        shutil.rmtree(self.space.folder / "state", ignore_errors=True)
+        self.empty()
         self.declare({"name": "A", "domain": "leaf"}, {"name": "A", "domain": "leaf"})
         self.space.apply()
         with self.raw("leaf") as raw:
@@ -50,11 +42,6 @@ class Mirrored:
         self.wait_for(COUNT)
         with self.raw("leaf") as raw:
             stream_content.delete(raw, "A", *range(1, DELETED + 1))
-
-    def raw(self, domain: str) -> Raw:
-        """Open a connection to the server of a domain."""
-        server = self.sandbox[domain]
-        return Raw(server.url, server.user, server.password)
 
     def declare(
         self, stream: dict[str, Any], mirror: dict[str, Any], keep: str = "refuse", **sections: Any
@@ -97,11 +84,7 @@ class Mirrored:
         assert self.copied() == [*before, (COUNT + 1, b"after")]
         with self.raw("leaf") as raw:
             assert streams(raw) == (["B"] if self.domain == "leaf" else [])
-        assert left_to_do(self.space.plan()) == []
-        state = read_state(self.space.folder)
-        assert (state.pending, state.replacements) == ({}, {})
-        report = drift(self.space.load, DriftOptions(), RecordingObserver())
-        assert (report.resource_drift, report.unmanaged) == ([], [])
+        self.require_settled()
 
 
 @pytest.fixture(params=ROUTES)

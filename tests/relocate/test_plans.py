@@ -351,7 +351,7 @@ def test_deletions_during_the_copy_are_repeated(tmp_path: Path, clean_hub_leaf: 
         stream_content.delete(raw, "A", 25)
         raw.api_ok("$JS.API.STREAM.PURGE.A", {"seq": 12})
         scene.expected = stream_content.messages(raw, "A")
-        scene.unread = scene.count_unread(raw, "A")
+        scene.unread = stream_content.unread(raw, "A")
 
     _, result = scene.space.apply(allow_hazards=PERMITTED)
 

@@ -129,6 +129,11 @@ def positions(raw: Raw, stream: str) -> dict[str, tuple[int, ...]]:
     }
 
 
+def unread(raw: Raw, stream: str) -> dict[str, int]:
+    """Count the messages that each consumer still has to deliver or get acknowledged."""
+    return {name: numbers[2] + numbers[3] for name, numbers in positions(raw, stream).items()}
+
+
 def payloads(raw: Raw, stream: str, name: str) -> list[bytes]:
     """Return everything that a pull consumer still delivers."""
     raw.subscribe("payloads.here")
