@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from tests.render import samples
+from tests.support.yaml_text import read_yaml
 
 FOLDER: Final = Path(__file__).parent
 CREATED, AT = "2026-01-01T00:00:00.123456789Z", "2026-01-02T00:00:00Z"
@@ -39,7 +38,7 @@ CONSUMER_POSITION = {
 
 def _more(section: str) -> dict[str, Any]:
     """Read the parts that the sample documents do not have."""
-    more: dict[str, Any] = yaml.safe_load((FOLDER / "more_parts.yaml").read_bytes())[section]
+    more: dict[str, Any] = read_yaml((FOLDER / "more_parts.yaml").read_bytes())[section]
     return more
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import yaml
 
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
@@ -22,6 +21,7 @@ from jsplan.documents.plan import (
 from jsplan.documents.step_kinds import Action, Severity
 from jsplan.documents.types import Deferred
 from jsplan.units import SECOND
+from tests.support.yaml_text import read_yaml
 
 FOLDER: Final = Path(__file__).parent / "documents"
 DAY = 86400 * SECOND
@@ -156,7 +156,7 @@ def deletes_messages(address: str, *, allowed: bool = False) -> Hazard:
 
 def read(name: str) -> dict[str, Any]:
     """Read a document of `documents/`."""
-    document: dict[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_bytes())
+    document: dict[str, Any] = read_yaml((FOLDER / f"{name}.yaml").read_bytes())
     document.pop("x", None)
     return document
 

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-
 from tests.sequences.cases import Ask, Case, Consume, Edit, Publish
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from tests.sequences.cases import Action, Body
@@ -36,7 +35,7 @@ class KnownCase:
 
 def read_cases(name: str, letter: str) -> dict[str, KnownCase]:
     """Read a file of cases, whose names on the servers begin with this letter."""
-    texts = yaml.safe_load((FOLDER / name).read_bytes())
+    texts = read_yaml((FOLDER / name).read_bytes())
     return {
         text: _read_case(f"{letter}{number}x", raw)
         for number, (text, raw) in enumerate(texts.items())
