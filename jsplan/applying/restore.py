@@ -34,6 +34,7 @@ from jsplan.errors import (
 from jsplan.facts.live import LiveObject, get_retention
 from jsplan.facts.reader import parse_consumer
 from jsplan.jetstream.snapshots import repeat_restore, restore_stream
+from jsplan.planning.restore.interrupted import is_part_of
 from jsplan.planning.restore.selection import Backup, RestoreTarget
 from jsplan.planning.transfer.consumer_position import choose_position_method, with_start_sequence
 from jsplan.resources import CONSUMER
@@ -80,8 +81,12 @@ class RestoreOperations(Struct, frozen=True):
     async def restore_stream(self, context: StepContext, step: Step) -> None:
         """Restore one stream. Raises StepFailed where the result differs, ApiError on refusal."""
         target = self.backup[step.target_address]
-        await context.check_precondition(step)
+        part = await context.check_precondition(step)
+        if part is not None and not is_part_of(part, target):
+            raise StepFailed(f"{step.address} has got other messages; nothing was written")
         await context.begin(step)
+        if part is not None:
+            await context.api(step).request(f"STREAM.DELETE.{step.target_address.stream}")
         state = await self._send_snapshot(context, step, target)
         await _wait_for_leader(context, step)
         await context.verify_write(step)

@@ -21,6 +21,7 @@ from jsplan.errors import JsplanError, StateError
 from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
+from jsplan.planning.restore.interrupted import count_saved
 from jsplan.state import Entry, Journal, State
 from jsplan.units import format_timestamp
 
@@ -110,6 +111,8 @@ class StepJournal:
         begun |= {"expect": step.expect, "record": step.record}
         if uploads:
             begun["uploads"] = list(uploads)
+        if step.op == "stream.restore" and step.request is not None:
+            begun["saved"] = count_saved(step.request["payload"]["state"])
         for check in self.pending_checks(step.address):
             begun["check"] = check
         return [*self._earlier_deletion_lines(step), *self.seen_lines(step, live), {"begin": begun}]

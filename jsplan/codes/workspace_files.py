@@ -132,8 +132,9 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
     ),
     "JS123": CodeText(
         "Two domains lead to the same JetStream.",
-        "Both have the same connection and the same JetStream domain, so each resource would "
-        "be managed twice.",
+        "Both have the same login and the same JetStream domain, or both show the same stream of "
+        "one server, so each resource would be managed twice. It is a warning while no stream is "
+        "in the files or state for both.",
         "Correct one of them, or add `same_as:` if one is only another way to the other.",
     ),
     "JS124": CodeText(

@@ -60,13 +60,25 @@ class StartedCheck(StartedStep):
     params: FlowParams
 
 
+class SavedCounts(TypedDict):
+    """The counts of a stream in a backup."""
+
+    messages: UInt64
+    first_seq: UInt64
+    last_seq: UInt64
+
+
 class StartedWrite(StartedStep):
-    """A step that has started and does not delete. `check` is a check that it began before."""
+    """A step that has started and does not delete. `check` is a check that it began before.
+
+    `saved` is of a restore.
+    """
 
     op: Op
     record: StepRecord | None
     check: NotRequired[StartedCheck]
     uploads: NotRequired[list[UploadId]]
+    saved: NotRequired[SavedCounts]
 
 
 class StartedDeletion(StartedStep):

@@ -20,6 +20,7 @@ from jsplan.planning.merge import build_create
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.pauses import is_held
 from jsplan.planning.replication.reattach import restore_detached_view
+from jsplan.planning.restore.interrupted import describe_part
 from jsplan.planning.transfer.configs import (
     belongs_to_replacement,
     initial_config,
@@ -117,7 +118,7 @@ def _was_written(
     inputs: PlanInputs, address: Address, begun: dict[str, Any], live: LiveObject
 ) -> bool:
     effect = recorded_effect(begun)
-    if effect not in ("create", "update", "write"):
+    if effect not in ("create", "update", "write") or describe_part(begun, live):
         return False  # its last request does not leave the expected object
     entry = inputs.entries.get(address)
     known = entry is not None and entry.created == live.created

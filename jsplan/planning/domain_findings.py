@@ -7,12 +7,13 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from jsplan.address import Address, compress_names, matches_any
 from jsplan.config.model import Domain
 from jsplan.diagnostics import Diagnostic
 from jsplan.facts.last_seen import find_last_heard
-from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.live import Live, LiveObject, server_names
 from jsplan.planning.guards import REINSTALLED, check_environment, check_moves, is_same_server
 from jsplan.planning.model import Decisions, Findings, PlanInputs
 from jsplan.resources.fields import Config
@@ -37,11 +38,48 @@ def check_domains(inputs: PlanInputs, decisions: Decisions) -> Findings:
         key = (found.address or "").partition("/")[0]
         if key not in known and not is_confirmed(inputs, key):
             yield found
+    yield from check_same_jetstream(inputs)
     yield from check_reinstalled(inputs, decisions)
     yield from check_moves(inputs)
     yield from check_overdue_domains(inputs)
     yield from check_never_answered(inputs)
     yield from check_offline_retention(inputs, decisions)
+
+
+# --- two domains that are one JetStream -----------------------------------------------------------
+
+SAME_JETSTREAM = "JS123"
+
+
+def check_same_jetstream(inputs: PlanInputs) -> Findings:
+    """Yield the domains without `same_as` that show the same stream of one server.
+
+    Its name, server, JetStream domain and the time of its creation, in ns, are the same. It is an
+    error where both domains would manage it.
+    """
+    seen: dict[tuple[str, ...], Address] = {}
+    found: dict[tuple[str, str], tuple[bool, Address, Address]] = {}
+    wanted = inputs.entries.keys() | inputs.workspace.resources.keys()
+    for address, live in sorted(inputs.live.objects.items()):
+        domain, names = inputs.workspace.domains.get(address.domain), server_names(live)
+        server = names.get("cluster") or names.get("name")
+        if domain is None or not domain.is_own or not address.is_stream or not server:
+            continue
+        js_domain = str(inputs.live.domains[address.domain].info.get("domain") or "")
+        first = seen.setdefault((address.stream, live.created, js_domain, server), address)
+        if first.domain != address.domain:
+            one = (first in wanted and address in wanted, first, address)
+            pair = first.domain, address.domain
+            found[pair] = max(found.get(pair, one), one)
+    for (first_key, key), (is_error, first, address) in found.items():
+        text = f"domain {key} leads to the same JetStream as {first_key}: {address} is {first}"
+        detail = (
+            f"Add `same_as: {first_key}` to domain {key}, or correct its connection. "
+            "Declare each stream in one domain; from state a second one goes with jsplan state rm."
+        )
+        place = inputs.workspace.domains[key].range
+        warning = Diagnostic("warning", SAME_JETSTREAM, text, detail, str(address), place)
+        yield replace(warning, severity="error") if is_error else warning
 
 
 # --- offline for longer than the files allow ------------------------------------------------------

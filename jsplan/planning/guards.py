@@ -19,6 +19,7 @@ from jsplan.planning.field_levels import check_server_level, needs_newer_server,
 from jsplan.planning.merge import overruled_fields
 from jsplan.planning.model import UNTOUCHED, Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.ownership import OWNER_CHANGED
+from jsplan.planning.restore.interrupted import HOW_TO_FINISH, describe_part
 from jsplan.planning.transfer.consumer_position import START_FIELDS
 from jsplan.planning.transfer.consumers import check_consumer_replacement, replacement_fields
 from jsplan.planning.transfer.hazards import check_stream_replacement, preserve_obstacle
@@ -79,7 +80,11 @@ def check_decision(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
 def check_adoption(inputs: PlanInputs, decision: ResourceDecision) -> Findings:
     """Yield a refusal if the plan changes an object that is not managed yet, without `--adopt`."""
     changes = decision.actions != ["no-op"] and decision.reason != OWNER_CHANGED
-    if decision.adopts and changes and not inputs.options.adopt:
+    if not decision.adopts or inputs.options.adopt:
+        return
+    if part := describe_part(inputs.interrupted.steps.get(decision.address), decision.live):
+        yield inputs.finding("error", ADOPT_NEEDED, part, HOW_TO_FINISH, decision.address)
+    elif changes:
         text = "exists on the server, is not managed yet, and differs from the files"
         detail = "To manage and change it: --adopt. Or change the files to match the server."
         yield inputs.finding("error", ADOPT_NEEDED, text, detail, decision.address)

@@ -11,6 +11,7 @@ from jsplan.planning.interest import is_placeholder
 from jsplan.planning.model import Findings, PlanInputs
 from jsplan.planning.pauses import is_held
 from jsplan.planning.replication.impact import source_names
+from jsplan.planning.restore.interrupted import HOW_TO_FINISH, list_cut_restores
 from jsplan.planning.transfer.progress import FINISH_HINT, is_transfer, list_unfinished
 from jsplan.resources.nested import source_keys
 
@@ -19,7 +20,7 @@ INTERRUPTED = "JS424"
 
 
 def list_interruptions(inputs: PlanInputs) -> list[dict[str, Any]]:
-    """List unfinished replacements and relocations: `{address, rejected, summary, detail}`.
+    """List unfinished transfers and restores: `{address, rejected, summary, detail}`.
 
     Those that reject publishers come first. `inputs.live` must include what they concern; what is
     in a domain that does not answer is left out, and so is a relocation that is prepared. While an
@@ -46,6 +47,9 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
         if summary:
             found = {"address": str(address), "rejected": list[str]()}
             yield found | {"summary": summary, "detail": FINISH_HINT}
+
+    for address, text in list_cut_restores(inputs):
+        yield {"address": str(address), "rejected": [], "summary": text, "detail": HOW_TO_FINISH}
 
 
 def _describe_consumer(inputs: PlanInputs, address: Address) -> str:
@@ -80,7 +84,8 @@ def _describe_stream(inputs: PlanInputs, address: Address, record: dict[str, Any
 
 def note_others(inputs: PlanInputs) -> Findings:
     """Yield a warning for each selected resource with an interruption that moves no messages."""
+    restored = {str(address) for address, _ in list_cut_restores(inputs)}
     for item in _list_others(inputs):
         text = item["address"]
-        if Address.parse(text) in inputs.selected:
+        if Address.parse(text) in inputs.selected and text not in restored:
             yield Diagnostic("warning", INTERRUPTED, item["summary"], item["detail"], text)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from jsplan.errors import ConnectError
+from jsplan.errors import ConfigError, ConnectError
 from tests.support.raw import Raw
 from tests.support.relay import Relay
 from tests.support.simulated_kill import SimulatedKill, kill_at_request
-from tests.support.workspaces import HUB_LEAF_DOMAINS, hub_leaf_space
+from tests.support.workspaces import HUB_LEAF_DOMAINS, hub_leaf_space, left_to_do
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,6 +32,52 @@ def test_a_name_that_was_changed_to_an_unknown_one(tmp_path: Path, clean_hub_lea
     with pytest.raises(ConnectError, match="calls its JetStream domain hub") as caught:
         space.write(streams=streams).plan()
     assert "js_domain: hub" in (caught.value.hint or "")
+
+
+def test_two_ways_to_one_jetstream(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """A stream that two domains show is an error if both would manage it, else a warning.
+
+    One way is the hub, the other one the leaf itself.
+    """
+    space, leaf = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["leaf"]
+    login = {"url": leaf.url, "user": leaf.user, "password": leaf.password}
+    space.base["connections"] |= {"direct": login}
+    space.base["domains"] = {
+        "far": {"connection": "hub", "js_domain": "leaf"},
+        "near": {"connection": "direct", "js_domain": "leaf"},
+    }
+    both = [{"name": "S", "domain": domain} for domain in ("far", "near")]
+    space.write(streams=both).apply()
+
+    def found() -> list[tuple[str, str, str]]:
+        diagnostics = space.plan().diagnostics
+        return [(d.severity, d.summary, d.address or "") for d in diagnostics if d.code == "JS123"]
+
+    text = "domain near leads to the same JetStream as far: near/stream/S is far/stream/S"
+    assert found() == [("error", text, "near/stream/S")]
+    # Without the line the stream of the other domain would be deleted.
+    space.write(streams=both[:1])
+    assert found() == [("error", text, "near/stream/S")]
+    space.base["domains"]["near"]["same_as"] = "far"
+    removed = [{"address": "near/stream/S", "destroy": False}]
+    assert space.write(streams=both[:1], removed=removed).apply()[1].exit_code == 0
+    assert (found(), left_to_do(space.plan())) == ([], [])
+    with Raw(leaf.url, leaf.user, leaf.password) as raw:
+        raw.api_ok("$JS.leaf.API.STREAM.INFO.S")
+
+
+def test_two_connections_with_the_same_login(tmp_path: Path, clean_hub_leaf: Sandbox) -> None:
+    """They lead to one JetStream, which the files show."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    space.base["connections"]["other"] = space.base["connections"]["hub"]
+    space.base["domains"] = {
+        "hub": {"connection": "hub"},
+        "again": {"connection": "other", "js_domain": "hub"},
+    }
+    with pytest.raises(ConfigError) as caught:
+        space.write(streams=[{"name": "A", "domain": "hub"}]).plan()
+    (error,) = caught.value.diagnostics
+    assert (error.code, "over connection hub and other" in error.summary) == ("JS123", True)
 
 
 class LosingRelay(Relay):

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jsplan.applying import restore as restoring
+from jsplan.applying.restore import read_snapshot
 from jsplan.applying.step_context import StepFailed
 from jsplan.backup.run import BackupOptions
 from jsplan.errors import PlanError, RefusedError, StalePlanError, UsageError
-from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
+from jsplan.jetstream import snapshots
+from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, RESTORE_ANY_NAME_LEVEL
 from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
+from jsplan.workflows.status import status
 from tests.support.explained_steps import require_explained
-from tests.support.raw import Raw
+from tests.support.raw import NoResponders, Raw
+from tests.support.simulated_kill import SimulatedKill
 from tests.support.workspaces import (
     RecordingObserver,
     Space,
@@ -25,6 +30,7 @@ from tests.support.workspaces import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyResult
@@ -421,3 +427,72 @@ def test_a_restore_that_was_not_recorded(
     assert plan.options["restore"][0]["exists"]
     assert space.apply()[1].exit_code == 0
     assert left_to_do(space.plan()) == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("is_written", [False, True], ids=["", "written since"])
+def test_a_restore_that_was_killed_in_the_middle(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+) -> None:
+    """A part that a killed restore left is named and not adopted; the next one begins again.
+
+    nats-server 2.15 activates a part after five seconds. With a new message it is not deleted.
+    """
+    space = single_space(tmp_path, server)
+    space.write(streams=[{"name": "S", "subjects": ["origin"]}]).apply()
+    noise = random.Random(1)
+    with Raw(server.url) as raw:
+        for _ in range(40):
+            raw.request("origin", noise.randbytes(100_000))
+        save(space, "main/**")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+        with monkeypatch.context() as patch:
+            _die_in_the_middle(patch)
+            with pytest.raises(SimulatedKill):
+                restore_backup(space)
+        is_left = raw.api_level() >= RESTORE_ANY_NAME_LEVEL
+        if is_left:
+            server.wait_until(
+                lambda: _takes_messages(raw, is_written=is_written), "end the restore"
+            )
+            errors = [d for d in space.plan().diagnostics if d.severity == "error"]
+            assert [(d.code, d.summary[:30]) for d in errors] == [
+                ("JS302", "its restore was interrupted: i")
+            ]
+            (item,) = status(space.load, RecordingObserver()).interrupted
+            assert (item["address"], "of 40 messages" in item["summary"]) == ("main/stream/S", True)
+        if is_left and is_written:
+            with pytest.raises(RefusedError, match="its restore was interrupted, and it has"):
+                restore_backup(space)
+            assert space.apply(adopt=True)[1].exit_code == 0
+        else:
+            assert restore_backup(space)[1].exit_code == 0
+            assert raw.api_ok(f"{PLAIN}.STREAM.INFO.S")["state"]["messages"] == 40
+    assert left_to_do(space.plan()) == []
+    assert status(space.load, RecordingObserver()).interrupted == []
+
+
+def _die_in_the_middle(patch: pytest.MonkeyPatch) -> None:
+    """Let a restore end without clean-up when it has sent a part."""
+
+    async def send_a_part(*where: Any) -> AsyncGenerator[bytes, None]:
+        sent = 0
+        async for chunk in read_snapshot(*where):
+            yield chunk
+            sent += len(chunk)
+            if sent > 2_000_000:
+                raise SimulatedKill
+
+    async def leave_it(*_: object) -> None: ...
+
+    patch.setattr(restoring, "read_snapshot", send_a_part)
+    patch.setattr(snapshots, "_clean_up_failed", leave_it)
+
+
+def _takes_messages(raw: Raw, *, is_written: bool) -> bool:
+    """Check whether what is left of a restore is active; it gets a message if `is_written`."""
+    try:
+        has = raw.api_ok(f"{PLAIN}.STREAM.INFO.S")["state"]["messages"] > 0
+        return has and (not is_written or b'"seq"' in raw.request("origin", b"new")[1])
+    except (AssertionError, NoResponders):
+        return False

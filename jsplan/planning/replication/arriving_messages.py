@@ -102,7 +102,7 @@ class PlannedFlows:
 
     def _node_before(self, stream: Address) -> StreamNode | None:
         live = self._inputs.live.get(self._real[stream])
-        if live is not None:
+        if live is not None and not self._is_restored(stream):
             return StreamNode(stream, live.compact, live.state)
         if self._inputs.backup:
             return self._node_of_backup(stream)

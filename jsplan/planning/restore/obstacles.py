@@ -23,12 +23,13 @@ from jsplan.planning.guards import RESTORE_OVER
 from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import copies_again
+from jsplan.planning.restore.interrupted import is_part_of
 from jsplan.planning.restore.selection import Backup, RestoreTarget
 from jsplan.planning.state_records import build_state_record
 from jsplan.resources.buckets import alias_of, nouns_of
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import RESTORE_ANY_NAME_LEVEL
-from jsplan.units import format_duration, instant_of, parse_instant
+from jsplan.units import count_text, format_duration, instant_of, parse_instant
 
 if TYPE_CHECKING:
     from jsplan.facts.live import LiveObject
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 AS_SAVED: Final = "is_as_it_was_saved"
 IN_THE_WAY: Final = "is_in_the_way"
 NOT_RESTORABLE, WILL_EXPIRE, STUCK_MIRROR = "JS470", "JS471", "JS483"
+#: The code of something interrupted.
+INTERRUPTED, ALL_SAVED = "JS424", "All of them are in the backup, and are restored again."
 _OWN_CODES: Final = (NOT_RESTORABLE, RESTORE_OVER, WILL_EXPIRE)
 #: What to do about findings of every plan, by code and kind of address: no file can be changed.
 _HINTS: Final[Mapping[tuple[str, bool], str]] = {
@@ -63,6 +66,8 @@ def check_restore(inputs: PlanInputs, decisions: Decisions) -> Findings:
         reason = decision.reason if decision is not None else ""
         if reason == IN_THE_WAY:
             text = "exists already and differs from the saved one"
+            if target.was_begun:
+                text += "; its restore was interrupted, and it has messages or settings of others"
             detail = (
                 "A restore never overwrites. Delete it first, restore elsewhere with --as, or "
                 "leave it out with --exclude"
@@ -70,6 +75,10 @@ def check_restore(inputs: PlanInputs, decisions: Decisions) -> Findings:
             yield Diagnostic("error", RESTORE_OVER, text, detail, str(address))
         if reason != AS_SAVED:
             yield from _check_target(inputs, target)
+        if reason == RESTORED and (part := find_part(inputs, target)) is not None:
+            many = count_text(int(part.state.get("messages") or 0), "message")
+            text = f"its restore was interrupted: the {many} that it left are deleted first"
+            yield Diagnostic("warning", INTERRUPTED, text, ALL_SAVED, str(address))
         if reason == RESTORED:
             yield from _check_readers(inputs, target, decisions)
 
@@ -182,6 +191,7 @@ def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
             continue
         reason = AS_SAVED if live is not None and _is_as_saved(live, target) else IN_THE_WAY
         is_absent = live is None and stream not in inputs.live.unreadable
+        is_absent |= reason == IN_THE_WAY and find_part(inputs, target) is not None
         for address, config in target.configs.items():
             if is_absent:
                 after = table_of(address).compact(config)
@@ -192,9 +202,21 @@ def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
     return {address: found[address] for address in sorted(found)}
 
 
+def find_part(inputs: PlanInputs, target: RestoreTarget) -> LiveObject | None:
+    """Return the part of a stream that its interrupted restore left: the next one deletes it."""
+    live = inputs.live.get(target.address)
+    if not target.was_begun or live is None or not is_part_of(live, target):
+        return None
+    return live if _is_configured_as_saved(live, target) else None
+
+
+def _is_configured_as_saved(live: LiveObject, target: RestoreTarget) -> bool:
+    return live.compact == table_of(target.address).compact(target.config)
+
+
 def _is_as_saved(live: LiveObject, target: RestoreTarget) -> bool:
     """Check whether it exists as it was saved: an earlier restore of the same backup made it."""
-    if live.compact != table_of(target.address).compact(target.config):
+    if not _is_configured_as_saved(live, target):
         return False
     now, was = live.state, target.saved.before
     # The first sequence is then one more than the last, or missing.
@@ -218,6 +240,7 @@ def draft_restored(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
         draft.depends_on.add((parent, "restore"))
         return draft
     target, after = inputs.backup[address], decision.after or {}
+    part = find_part(inputs, target)
     return Draft(
         (address, "restore"),
         "stream.restore",
@@ -226,7 +249,7 @@ def draft_restored(inputs: PlanInputs, decision: ResourceDecision) -> Draft:
             "api": f"STREAM.RESTORE.{address.stream}",
             "payload": {"config": target.config, "state": target.saved.before},
         },
-        "absent",
+        "absent" if part is None else part.fingerprint,
         {name: value for name, value in after.items() if name != "mirror_direct"},
         record,
     )

@@ -19,11 +19,15 @@ from jsplan.subjects import is_valid
 
 
 class RestoreTarget(Struct, frozen=True):
-    """One saved stream, with the address and the configuration that it will have."""
+    """One saved stream, with the address and the configuration that it will have.
+
+    `was_begun`: an earlier restore of it was interrupted, and may have left a part of it.
+    """
 
     saved: SavedStream
     address: Address
     config: Config
+    was_begun: bool = False
 
     @classmethod
     def of(
@@ -196,3 +200,9 @@ def _checked_subjects(options: RestoreSelection, count: int) -> tuple[str, ...]:
         if not is_valid(subject):
             raise UsageError(f'"{subject}" is not a subject')
     return options.subjects
+
+
+def mark_begun(backup: Backup, pending: Mapping[str, Mapping[str, object]]) -> Backup:
+    """Return the backup with what state says about interrupted restores."""
+    begun = {name for name, step in pending.items() if step.get("op") == "stream.restore"}
+    return {a: replace(target, was_begun=str(a) in begun) for a, target in backup.items()}
