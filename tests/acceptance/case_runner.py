@@ -50,7 +50,6 @@ from jsplan.options import DriftOptions
 from jsplan.planning.decide import table_of
 from jsplan.workflows.drift import drift
 from tests.support.raw import Raw
-from tests.support.stream_content import pull_acks
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, left_to_do
 from tests.support.yaml_text import read_yaml
 
@@ -136,7 +135,7 @@ class Case:
         self._check_messages(self.text.get("flowed", {}))
         for address, count in self.text.get("held", {}).items():
             worker = Address.parse(address)
-            pull_acks(self.raw, worker.stream, worker.consumer, count, domain=worker.domain)
+            self.raw.pull(worker.stream, worker.consumer, count, domain=worker.domain)
         for stream in map(Address.parse, self.text.get("purged", ())):
             assert self._api(stream.domain, f"STREAM.PURGE.{stream.stream}")["success"]
         for address, fields in self.text.get("tamper", {}).items():

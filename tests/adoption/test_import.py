@@ -13,7 +13,6 @@ from jsplan.jetstream import DomainApi
 from jsplan.options import PlanOptions
 from jsplan.sandbox import versions
 from jsplan.workflows.import_ import import_with_config
-from tests.support import stream_content
 from tests.support.raw import Raw
 from tests.support.workspaces import (
     RecordingObserver,
@@ -545,7 +544,7 @@ def make_nameless(raw: Raw) -> tuple[str, str]:
     made = raw.api_ok("$JS.API.CONSUMER.CREATE.S", {"stream_name": "S", "config": expiring})
     raw.publish("s.x", b"message")
     raw.flush()
-    stream_content.pull_acks(raw, "S", "D", 1)
+    raw.pull("S", "D", 1)
     return "D", made["name"]
 
 

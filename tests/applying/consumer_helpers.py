@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from typing import TYPE_CHECKING
 
@@ -26,23 +25,8 @@ def pull(
     raw: Raw, stream: str, consumer: str, count: int, ack: Collection[int] | None = ()
 ) -> list[int]:
     """Pull up to `count` messages and return their sequences; `ack=None` acknowledges all."""
-    inbox = f"_INBOX.{os.urandom(9).hex()}"
-    raw.subscribe(inbox)
-    raw.publish(
-        f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}",
-        json.dumps({"batch": count, "no_wait": True}).encode(),
-        reply=inbox,
-    )
-    replies: list[str] = []
-    while len(replies) < count:
-        try:
-            replies.append(raw.next_reply())
-        except AssertionError:  # a status: there are no more
-            break
-    raw.unsubscribe()
-    for reply in replies:
-        if ack is None or stream_sequence(reply) in ack:
-            raw.request(reply, b"+ACK")
+    replies = raw.pull(stream, consumer, count, wait=False)
+    raw.ack(reply for reply in replies if ack is None or stream_sequence(reply) in ack)
     return [stream_sequence(reply) for reply in replies]
 
 

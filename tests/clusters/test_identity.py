@@ -67,7 +67,7 @@ def space(tmp_path: Path, cluster: Sandbox, server_version: tuple[int, ...]) -> 
     space.apply()
     with connect(cluster) as raw:
         stream_content.fill(raw, "S", MESSAGES)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "S", "C", 5))
+        raw.ack(raw.pull("S", "C", 5))
     assert write(space, storage="memory").apply(allow_hazards=ALLOWED)[1].exit_code == 0
     leader, others = find_servers(cluster, "S")
     own = created(cluster)

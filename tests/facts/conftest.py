@@ -91,8 +91,7 @@ class FilledServer:
 
     def delete_messages(self, stream: str, seqs: Iterable[int]) -> None:
         """Delete messages, so that sequences have gaps."""
-        for seq in seqs:
-            self.raw.api_ok(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
+        self.raw.delete(stream, *seqs)
 
     def wait_complete(self, stream: str, messages: int = MESSAGES) -> None:
         """Wait until a stream has all its messages."""

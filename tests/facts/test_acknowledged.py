@@ -12,7 +12,6 @@ from jsplan.facts.measure import measure_deletion
 from jsplan.facts.measurement import MEASURE_LIMIT, Measurement, MeasurementRequest
 from jsplan.jetstream import DomainApi
 from tests.support.raw import Raw
-from tests.support.stream_content import acknowledge, pull_acks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +54,7 @@ async def test_a_deletion_above_the_floor_acknowledges(
     api: DomainApi, raw: Raw, count_only: bool
 ) -> None:
     """A deleted message that is delivered acknowledges the delivered messages before it."""
-    pull_acks(raw, "A", "ALL", len(SUBJECTS))
+    raw.pull("A", "ALL", len(SUBJECTS))
 
     found = await measure(api, raw, count_only=count_only)
 
@@ -67,7 +66,7 @@ async def test_a_deletion_below_the_floor_acknowledges_nothing(
     api: DomainApi, raw: Raw, count_only: bool
 ) -> None:
     """A deletion of acknowledged messages loses none, also where bytes are not asked for."""
-    acknowledge(raw, [pull_acks(raw, "A", "ALL", len(SUBJECTS))[2]])
+    raw.ack([raw.pull("A", "ALL", len(SUBJECTS))[2]])
 
     found = await measure(api, raw, count_only=count_only)
 
@@ -76,7 +75,7 @@ async def test_a_deletion_below_the_floor_acknowledges_nothing(
 
 async def test_an_unknown_deletion_may_acknowledge(api: DomainApi, raw: Raw) -> None:
     """A measurement that reaches its limit of reads assumes that any message may go."""
-    acknowledge(raw, [pull_acks(raw, "A", "ALL", len(SUBJECTS))[2]])
+    raw.ack([raw.pull("A", "ALL", len(SUBJECTS))[2]])
 
     found = await measure(api, raw, limit=1)
 
@@ -87,7 +86,7 @@ async def test_consumers_are_listed_once(
     api: DomainApi, raw: Raw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Limits and interest are measured on one list of consumers, requested once."""
-    pull_acks(raw, "A", "ALL", len(SUBJECTS))
+    raw.pull("A", "ALL", len(SUBJECTS))
     asked: list[str] = []
     send = DomainApi.request
 

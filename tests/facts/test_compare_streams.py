@@ -70,7 +70,7 @@ async def test_differences_are_listed(raw: Raw, api: DomainApi) -> None:
     """Messages of one side only are missing or extra, within the range that was asked for."""
     create(raw, "A", direct=True)
     mirror(raw, direct=False)
-    stream_content.delete(raw, "A", 4, 20)
+    raw.delete("A", 4, 20)
 
     found = await compare(api, raw.api_level(), last=10)
 
@@ -88,8 +88,8 @@ async def test_differences_are_listed_across_pages(
     for name in ("A", "B"):
         config = raw.config(name) | {"allow_direct": direct}
         raw.api_ok(f"$JS.API.STREAM.UPDATE.{name}", config)
-    stream_content.delete(raw, "A", 1, *range(5, 13), 30)
-    stream_content.delete(raw, "B", 2, 9, *range(20, 28), 29)
+    raw.delete("A", 1, *range(5, 13), 30)
+    raw.delete("B", 2, 9, *range(20, 28), 29)
 
     found = await compare(api, raw.api_level())
 

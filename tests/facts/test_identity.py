@@ -217,7 +217,7 @@ def kill_at(space: Space, server: Server, kind: str, point: int) -> int:
     ).apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "S", 20, subjects=1)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "S", "C", 5))
+        raw.ack(raw.pull("S", "C", 5))
     server.restart()
     permitted = ("REMOVES_SUBJECTS", "IRREVERSIBLE")
     with kill_after(point) as counter, suppress(SimulatedKill):

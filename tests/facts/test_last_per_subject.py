@@ -25,7 +25,7 @@ def test_the_last_message_of_a_subject_was_deleted(
         raw.api_ok("$JS.API.STREAM.CREATE.S", config)
         for token in "aba":
             raw.request(f"S.{token}", token.encode())
-        stream_content.delete(raw, "S", 3)
+        raw.delete("S", 3)
         raw.consumer("S", "C", deliver_policy="last_per_subject", filter_subjects=filters)
         got = stream_content.payloads(raw, "S", "C")
 

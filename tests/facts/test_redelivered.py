@@ -281,9 +281,9 @@ def test_redelivered_acknowledged_messages_are_announced(
     write(space).apply()
     fill(raw, 9)
     replies = take(raw, 9)
-    acknowledge(raw, replies, before)
+    raw.ack(replies[seq] for seq in before)
     change(raw)
-    acknowledge(raw, replies, after)
+    raw.ack(replies[seq] for seq in after)
     plan, result = write(space, max_waiting=10).apply(allow_hazards=("DUPLICATES_MESSAGES",))
 
     assert result.exit_code == 0
@@ -313,16 +313,4 @@ def bounds_of(hazard: Hazard) -> tuple[int, int]:
 
 def take(raw: Raw, count: int) -> dict[int, str]:
     """Deliver messages of the consumer; return the ack subject by sequence."""
-    raw.subscribe("taken")
-    raw.publish(
-        "$JS.API.CONSUMER.MSG.NEXT.A.C", b'{"batch": %d, "no_wait": true}' % count, reply="taken"
-    )
-    replies = [raw.next_reply() for _ in range(count)]
-    raw.unsubscribe()
-    return {stream_sequence(reply): reply for reply in replies}
-
-
-def acknowledge(raw: Raw, replies: dict[int, str], seqs: tuple[int, ...]) -> None:
-    """Acknowledge messages, each with the answer of the server."""
-    for seq in seqs:
-        raw.request(replies[seq], b"+ACK")
+    return {stream_sequence(reply): reply for reply in raw.pull("A", "C", count)}

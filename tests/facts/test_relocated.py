@@ -26,7 +26,7 @@ def mirrored(raw: Raw, server: Server, **origin: Any) -> list[stream_content.Mes
     """Create A with gaps and a mirror B that is complete; return the messages of A."""
     raw.api_ok("$JS.API.STREAM.CREATE.A", {"name": "A", "subjects": ["A.>"]} | origin)
     stream_content.fill(raw, "A", 40)
-    stream_content.delete(raw, "A", 7, 20)
+    raw.delete("A", 7, 20)
     mirror = {"name": "B", "mirror": {"name": "A"}, "allow_direct": True}
     raw.api_ok("$JS.API.STREAM.CREATE.B", mirror)
     server.wait_until(lambda: raw.state("B")["last_seq"] == 40, "copy all messages")
@@ -59,7 +59,7 @@ def test_a_mirror_ends_before_the_deleted_end_of_its_origin(server: Server) -> N
     """A mirror that is created later has no sequence for deleted last messages."""
     with Raw(server.url) as raw:
         mirrored(raw, server)
-        stream_content.delete(raw, "A", 39, 40)
+        raw.delete("A", 39, 40)
         raw.create("C", mirror={"name": "A"})
         server.wait_until(lambda: raw.state("C")["messages"] == 36, "copy all messages")
 
@@ -94,7 +94,7 @@ def test_deletions_of_the_origin_do_not_reach_its_mirror(server: Server) -> None
     """Messages that are deleted or purged while a mirror follows stay in the mirror."""
     with Raw(server.url) as raw:
         mirrored(raw, server)
-        stream_content.delete(raw, "A", 30)
+        raw.delete("A", 30)
         raw.api_ok("$JS.API.STREAM.PURGE.A", {"seq": 10})
         raw.request("A.x", b"last")
         server.wait_until(lambda: raw.state("B")["last_seq"] == 41, "copy the last message")
@@ -127,7 +127,7 @@ def queue(raw: Raw, retention: str) -> list[str]:
         raw.consumer("A", name, filter_subject=subject)
     for number in range(9):
         raw.request(f"A.{number % 2}", b"x")
-    return stream_content.pull_acks(raw, "A", "C", 4)
+    return raw.pull("A", "C", 4)
 
 
 def test_a_quiesced_interest_stream_deletes_nothing(server: Server) -> None:
@@ -141,8 +141,8 @@ def test_a_quiesced_interest_stream_deletes_nothing(server: Server) -> None:
         raw.api_ok(
             "$JS.API.STREAM.UPDATE.A", config | {"subjects": ["parked"], "retention": "limits"}
         )
-        stream_content.acknowledge(raw, acks)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "D", 4))
+        raw.ack(acks)
+        raw.ack(raw.pull("A", "D", 4))
         assert raw.state("A")["messages"] == 9
 
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config)
@@ -158,11 +158,11 @@ def test_a_quiesced_work_queue_takes_acknowledgements(
         acks = queue(raw, "workqueue")
         config = raw.config("A")
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"subjects": ["parked"]})
-        stream_content.acknowledge(raw, acks[:2])
+        raw.ack(acks[:2])
         if server_version >= (2, 11):
             until = {"pause_until": "2100-01-01T00:00:00Z"}
             raw.api_ok("$JS.API.CONSUMER.PAUSE.A.C", until)
-        stream_content.acknowledge(raw, acks[2:])
+        raw.ack(acks[2:])
         assert raw.state("A")["messages"] == 5
 
         for name in "CD":
@@ -181,7 +181,7 @@ def test_a_placeholder_holds_what_becomes_an_interest_stream(server: Server) -> 
         raw.consumer("A", "HOLD")
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config | {"retention": "interest"})
         raw.consumer("A", "C", deliver_policy="by_start_sequence", opt_start_seq=5)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 1))
+        raw.ack(raw.pull("A", "C", 1))
         assert raw.state("A")["messages"] == 9
 
         raw.api_ok("$JS.API.CONSUMER.DELETE.A.HOLD")

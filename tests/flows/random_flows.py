@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.errors import ConfigError, RefusedError
 from tests.support.raw import Raw
-from tests.support.stream_content import acknowledge, pull_acks
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
@@ -340,8 +339,8 @@ class RandomFlows:
             before = self._stored(body["domain"], name)
             api = f"$JS.{body['domain']}.API.CONSUMER.INFO.{name}.W"
             waiting = self.raw.api_ok(api)["num_pending"]
-            replies = pull_acks(self.raw, name, "W", waiting // 2, domain=body["domain"])
-            acknowledge(self.raw, replies)
+            replies = self.raw.pull(name, "W", waiting // 2, domain=body["domain"])
+            self.raw.ack(replies)
             self.sandbox["hub"].wait_until(
                 lambda: len(self._stored(body["domain"], name)) == len(before) - len(replies),  # noqa: B023
                 f"delete what is finished of {name}",

@@ -14,7 +14,6 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.schemas import schemas
 from jsplan.workflows.status import status
 from tests.support.process import start_process
-from tests.support.stream_content import pull_acks
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def create_streams(linked_servers: LinkedServers, folder: Path) -> Space:
     linked_servers.publish("hub", "ORDERS.a", 5)
     linked_servers.stream("hub", "OTHERS", 2)
     linked_servers.raws["hub"].consumer("OTHERS", "tail")
-    pull_acks(linked_servers.raws["hub"], "ORDERS", "NEW", 2)
+    linked_servers.raws["hub"].pull("ORDERS", "NEW", 2)
     linked_servers.wait_until_copied("leaf", "COPY", 5)
     return space
 

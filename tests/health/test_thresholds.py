@@ -21,7 +21,6 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.schemas import schemas
 from jsplan.workflows.status import status
 from tests.support.raw import Raw
-from tests.support.stream_content import pull_acks
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def space(tmp_path: Path, server: Server) -> Space:
             raw.request("few.a", b"x")
             if number < 3:
                 raw.request(f"many.{number}", b"x")
-        pull_acks(raw, "FEW", "LATE", 2)
+        raw.pull("FEW", "LATE", 2)
     return space
 
 

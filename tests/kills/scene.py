@@ -85,14 +85,14 @@ class Scene:
         for place, sequences in self.row.deleted.items():
             domain, stream = place.split("/")
             with self.raw(domain) as raw:
-                stream_content.delete(raw, stream, *sequences)
+                raw.delete(stream, *sequences)
         for place, consumers in self.row.work.items():
             domain, stream = place.split("/")
             with self.raw(domain) as raw:
                 for name, (finished, taken) in consumers.items():
-                    acks = stream_content.pull_acks(raw, stream, name, finished)
-                    stream_content.acknowledge(raw, acks)
-                    stream_content.pull_acks(raw, stream, name, taken)
+                    acks = raw.pull(stream, name, finished)
+                    raw.ack(acks)
+                    raw.pull(stream, name, taken)
 
     def publish(self, place: str, subjects: list[str]) -> None:
         """Publish the messages of the row to these subjects in turn, some with headers."""

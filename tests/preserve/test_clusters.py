@@ -44,7 +44,7 @@ def test_a_stream_with_three_replicas(tmp_path: Path) -> None:
         space.apply()
         with Raw(node.url, node.user, node.password, timeout=30) as raw:
             stream_content.fill(raw, "A", 500)
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 30)[:20])
+            raw.ack(raw.pull("A", "C", 30)[:20])
             before = stream_content.messages(raw, "A")
             for change in ({"storage": "memory"}, {"storage": "file", "num_replicas": 1}):
                 replace_stream(space, BASE | change | PRESERVE)

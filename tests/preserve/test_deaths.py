@@ -50,8 +50,8 @@ class Scene:
             self.space.write(streams=[self.body]).apply()
             raw.consumer("A", "OTHERS")
             stream_content.fill(raw, "A", self.count)
-            stream_content.delete(raw, "A", self.count // 2, self.count)
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+            raw.delete("A", self.count // 2, self.count)
+            raw.ack(raw.pull("A", "C", 10))
             self.expected = stream_content.messages(raw, "A")
         self.space.write(streams=[after])
 

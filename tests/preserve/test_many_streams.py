@@ -35,7 +35,7 @@ def fill(raw: Raw, name: str) -> None:
     """Publish some messages, one of which its consumer has taken and not acknowledged."""
     for number in range(3):
         assert b'"seq"' in raw.request(f"{name.lower()}.x", f"{name} {number}".encode())[1]
-    stream_content.pull_acks(raw, name, "C", 1)
+    raw.pull(name, "C", 1)
 
 
 def replace_many(folder: Path, server: Server, count: int) -> None:

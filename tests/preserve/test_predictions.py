@@ -99,8 +99,7 @@ def test_gaps_and_an_earlier_source(tmp_path: Path, server: Server) -> None:
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 50)
         for storage in ("memory", "file"):
-            stream_content.delete(
-                raw,
+            raw.delete(
                 "A",
                 stream_content.messages(raw, "A")[3][0],
                 stream_content.messages(raw, "A")[-1][0],
@@ -303,7 +302,7 @@ def test_the_plan_shows_consumers_that_start_by_sequence(
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 5)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 3))
+        raw.ack(raw.pull("A", "C", 3))
         plan, _ = space.write(streams=[BASE | {"storage": "memory"} | PRESERVE]).apply(
             allow_hazards=PERMITTED
         )

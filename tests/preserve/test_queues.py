@@ -85,10 +85,10 @@ def test_deletions_and_redeliveries_are_as_planned(
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 20)
-        stream_content.delete(raw, "A", *holes)
+        raw.delete("A", *holes)
         for name, (count, acknowledged) in delivered.items():
-            replies = stream_content.pull_acks(raw, "A", name, count)
-            stream_content.acknowledge(raw, [replies[number - 1] for number in acknowledged])
+            replies = raw.pull("A", name, count)
+            raw.ack([replies[number - 1] for number in acknowledged])
             acked |= {int(replies[number - 1].split(".")[-4]) - 1 for number in acknowledged}
         before_replace = numbers(raw)
     wanted = body(after or before, retention="workqueue")
@@ -130,7 +130,7 @@ def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> Non
         stream_content.fill(raw, "A", 5)
         space.write(streams=[body([ALL | {"deliver_policy": "new"}])]).apply()
         stream_content.fill(raw, "A", 5)
-        stream_content.pull_acks(raw, "A", "C", 3)
+        raw.pull("A", "C", 3)
     plan, result = space.write(streams=[body([ALL], retention="workqueue")]).apply(
         allow_hazards=PERMITTED
     )
@@ -158,8 +158,8 @@ def test_death_while_finished_messages_leave(
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 12)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "D", 3))
-        stream_content.pull_acks(raw, "A", "C", 2)
+        raw.ack(raw.pull("A", "D", 3))
+        raw.pull("A", "C", 2)
     space.write(
         streams=[
             body(

@@ -82,7 +82,7 @@ def test_messages_are_kept(
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 300)
         if not before.get("deny_delete"):
-            stream_content.delete(raw, "A", 1, 150, 300)
+            raw.delete("A", 1, 150, 300)
         before_replace = stream_content.messages(raw, "A")
     replace_stream(space, BASE | after | PRESERVE)
 
@@ -126,11 +126,11 @@ def test_consumers_resume_at_their_position(
     with Raw(server.url) as raw:
         raw.consumer("A", "OTHERS")
         stream_content.fill(raw, "A", 300)
-        stream_content.delete(raw, "A", 150)
-        acks = stream_content.pull_acks(raw, "A", "C", 60)
-        stream_content.acknowledge(raw, [*acks[:40], *acks[50:55]])
-        stream_content.pull_acks(raw, "A", "N", 30)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "OTHERS", 100))
+        raw.delete("A", 150)
+        acks = raw.pull("A", "C", 60)
+        raw.ack([*acks[:40], *acks[50:55]])
+        raw.pull("A", "N", 30)
+        raw.ack(raw.pull("A", "OTHERS", 100))
         before = stream_content.positions(raw, "A")
         assert before["C"] == (60, 40, 15, 239)
     replace_stream(space, body | {"storage": "memory"} | PRESERVE)
@@ -160,7 +160,7 @@ def test_consumers_change_with_their_stream(tmp_path: Path, server: Server) -> N
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 50)
         for name in ("SAME", "CHANGED", "REPLACED"):
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", name, 10))
+            raw.ack(raw.pull("A", name, 10))
     wanted = [
         consumers[0],
         consumers[1] | {"max_deliver": 7},
@@ -208,7 +208,7 @@ def test_excluded_consumers_stay_unchanged(tmp_path: Path, server: Server) -> No
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 50)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
+        raw.ack(raw.pull("A", "C", 10))
     changed = {"name": "C", "ack_policy": "explicit", "description": "new"}
     space.write(streams=[BASE | {"storage": "memory", "consumers": [changed]} | PRESERVE])
     _, result = space.apply(allow_hazards=PERMITTED, excludes=("main/consumer/A/C",))
@@ -248,7 +248,7 @@ def test_a_stream_becomes_a_work_queue(tmp_path: Path, server: Server) -> None:
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "A", 100)
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 30))
+        raw.ack(raw.pull("A", "C", 30))
     plan = space.write(streams=[BASE | {"retention": "workqueue"} | PRESERVE]).plan()
     hazard = next(
         h for c in plan.resource_changes for h in c.hazards if h.code == "DELETES_MESSAGES"

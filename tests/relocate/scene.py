@@ -115,7 +115,7 @@ class Scene(HubLeaf):
     def fill(self, raw: Raw) -> None:
         """Publish messages, and delete one among them and the last one."""
         stream_content.fill(raw, "A", self.count)
-        stream_content.delete(raw, "A", self.count // 2, self.count)
+        raw.delete("A", self.count // 2, self.count)
 
     def remember(self, raw: Raw) -> None:
         """Note what is in the stream now, and what its consumers have to do."""
@@ -124,8 +124,8 @@ class Scene(HubLeaf):
 
     def work(self, raw: Raw) -> None:
         """Let consumers take some messages."""
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
-        stream_content.pull_acks(raw, "A", "N", 5)
+        raw.ack(raw.pull("A", "C", 10))
+        raw.pull("A", "N", 5)
 
     def declare_before(self) -> None:
         """Write the files in which the stream is at its old address."""
@@ -206,5 +206,5 @@ class QueueScene(Scene):
 
     def work(self, raw: Raw) -> None:
         """Finish ten messages, and take five more."""
-        stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 10))
-        stream_content.pull_acks(raw, "A", "C", 5)
+        raw.ack(raw.pull("A", "C", 10))
+        raw.pull("A", "C", 5)

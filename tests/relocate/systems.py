@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.relocate.scene import Scene
-from tests.support import stream_content
 from tests.support.workspaces import Space
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class TwoSystems(Scene):
         for number in range(self.count):
             body = b"" if counter else b"%d" % number
             assert b'"seq"' in raw.request(f"A.{number % 3}", body, counter)[1]
-        stream_content.delete(raw, "A", 30) if not counter else None
+        raw.delete("A", 30) if not counter else None
 
     def declare_before(self) -> None:
         """Write the files with the stream on the old server."""

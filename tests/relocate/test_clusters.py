@@ -39,8 +39,8 @@ def test_a_stream_with_three_replicas(tmp_path: Path) -> None:
         space.apply()
         with Raw(node.url, node.user, node.password, timeout=30) as raw:
             stream_content.fill(raw, "A", 300)
-            stream_content.delete(raw, "A", 100, 300)
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", "C", 30)[:20])
+            raw.delete("A", 100, 300)
+            raw.ack(raw.pull("A", "C", 30)[:20])
             before = stream_content.messages(raw, "A")
             space.write(
                 streams=[BODY | {"name": "B"}],

@@ -100,8 +100,8 @@ def renamed(tmp_path: Path, clean_hub_leaf: Sandbox) -> Renamed:
 def test_consumers_get_other_names_at_their_positions(renamed: Renamed) -> None:
     """The plan names both names, counts what is delivered again, and nothing is left behind."""
     with renamed.raw("leaf") as raw:
-        acks = stream_content.pull_acks(raw, "A", "C", 6)
-        stream_content.acknowledge(raw, acks[4:])
+        acks = raw.pull("A", "C", 6)
+        raw.ack(acks[4:])
 
     plan, result = renamed.space.apply(allow_hazards=PERMITTED)
 
@@ -263,7 +263,7 @@ class Changed(Scene):
             with self.raw("leaf") as receiver:
                 replies = _take(receiver, consumer, 7)
             if consumer["ack_policy"] != "none":
-                stream_content.acknowledge(raw, replies[:5])
+                raw.ack(replies[:5])
         for state in raw.api_ok("$JS.API.CONSUMER.LIST.A", {"offset": 0})["consumers"]:
             done = "delivered" if state["config"]["ack_policy"] == "none" else "ack_floor"
             self.floors[state["name"]] = state[done]["stream_seq"]
@@ -283,7 +283,7 @@ class Changed(Scene):
 def _take(raw: Raw, consumer: dict[str, Any], count: int) -> list[str]:
     """Return the ack subjects of the next messages of a consumer."""
     if not consumer.get("deliver_subject"):
-        return stream_content.pull_acks(raw, "A", consumer["name"], count)
+        return raw.pull("A", consumer["name"], count)
     raw.subscribe(consumer["deliver_subject"], wait=False)
     return [raw.next_reply() for _ in range(count)]
 

@@ -225,7 +225,7 @@ def test_a_copy_that_lacks_a_message_is_not_activated(
     scene.reset()
     die_before_phase(scene, "quiesced")
     with scene.raw("hub") as raw:
-        stream_content.delete(raw, "A", 17)
+        raw.delete("A", 17)
 
     _, result = scene.space.apply(allow_hazards=PERMITTED)
 

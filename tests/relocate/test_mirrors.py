@@ -41,7 +41,7 @@ class Mirrored(HubLeaf):
             stream_content.fill(raw, "A", COUNT)
         self.wait_for(COUNT)
         with self.raw("leaf") as raw:
-            stream_content.delete(raw, "A", *range(1, DELETED + 1))
+            raw.delete("A", *range(1, DELETED + 1))
 
     def declare(
         self, stream: dict[str, Any], mirror: dict[str, Any], keep: str = "refuse", **sections: Any

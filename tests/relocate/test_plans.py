@@ -166,7 +166,7 @@ def test_consumers_that_stay_behind_are_announced(scene: Scene) -> None:
 def test_redelivery_is_counted(scene: Scene) -> None:
     """Messages that workers have now may be delivered again at the new address."""
     with scene.raw("leaf") as raw:
-        stream_content.pull_acks(raw, "A", "C", 3)
+        raw.pull("A", "C", 3)
 
     plan, result = scene.space.apply(allow_hazards=PERMITTED)
 
@@ -348,7 +348,7 @@ def test_deletions_during_the_copy_are_repeated(tmp_path: Path, clean_hub_leaf: 
     scene.reset()
     die_before_phase(scene, "quiesced")
     with scene.raw("leaf") as raw:
-        stream_content.delete(raw, "A", 25)
+        raw.delete("A", 25)
         raw.api_ok("$JS.API.STREAM.PURGE.A", {"seq": 12})
         scene.expected = stream_content.messages(raw, "A")
         scene.unread = stream_content.unread(raw, "A")

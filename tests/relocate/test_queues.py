@@ -71,19 +71,19 @@ class Queue(TwoSystems):
     def work(self, raw: Raw) -> None:
         """Let each consumer finish 5 messages, and the first one take 3 more."""
         for name in self.names:
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", name, 5))
-        self.outstanding = stream_content.pull_acks(raw, "A", self.names[0], 3)
+            raw.ack(raw.pull("A", name, 5))
+        self.outstanding = raw.pull("A", self.names[0], 3)
 
     def add_consumer_that_stays(self) -> None:
         """Create a consumer that no file declares, of messages that the others have finished."""
         with self.raw("old") as raw:
             raw.consumer("A", "STAYS", filter_subject="A.2")
             if self.retention == "interest":
-                stream_content.acknowledge(raw, self.outstanding)
+                raw.ack(self.outstanding)
                 for name in self.names:
                     left = stream_content.unread(raw, "A")[name]
-                    acks = stream_content.pull_acks(raw, "A", name, left)
-                    stream_content.acknowledge(raw, acks)
+                    acks = raw.pull("A", name, left)
+                    raw.ack(acks)
             self.remember(raw)
         del self.unread["STAYS"]
         if self.retention == "interest":
@@ -154,7 +154,7 @@ def test_what_workers_finish_meanwhile_is_not_delivered_again(at: str, queue: Qu
 
     def finish() -> None:
         with queue.raw("old") as raw:
-            stream_content.acknowledge(raw, queue.outstanding)
+            raw.ack(queue.outstanding)
             queue.remember(raw)
 
     with at_first_request(at, "new", finish):
@@ -193,9 +193,9 @@ def test_an_interrupted_cutover_needs_no_permission_again(queue: Queue) -> None:
     """Messages finished between two applies are neither a deletion nor delivered again."""
     die_before_phase(queue, "copied")
     with queue.raw("old") as raw:
-        stream_content.acknowledge(raw, queue.outstanding)
+        raw.ack(queue.outstanding)
         for name in queue.names:
-            stream_content.acknowledge(raw, stream_content.pull_acks(raw, "A", name, 10))
+            raw.ack(raw.pull("A", name, 10))
     with queue.raw("old") as raw:
         queue.remember(raw)
     if queue.retention == "interest":  # it has limits retention now, and so keeps what is finished

@@ -151,7 +151,7 @@ def test_a_copy_that_lacks_a_message_is_made_again(sealed: Sealed) -> None:
     def delete_one() -> None:
         with sealed.raw("hub") as raw:
             if "A" in streams(raw):
-                stream_content.delete(raw, "A", 17)
+                raw.delete("A", 17)
 
     die_before_phase(sealed, "activating")
     with at_first_request("STREAM.INFO.A", "hub", delete_one):
@@ -195,7 +195,7 @@ def test_a_sealed_work_queue_is_refused(tmp_path: Path, clean_hub_leaf: Sandbox)
 def test_what_is_allowed_is_not_more(sealed: Sealed) -> None:
     """The messages that workers have now are announced with their number, as of other streams."""
     with sealed.raw("leaf") as raw:
-        stream_content.pull_acks(raw, "A", "C", 3)
+        raw.pull("A", "C", 3)
 
     plan, result = sealed.space.apply(allow_hazards=PERMITTED)
 

@@ -13,7 +13,6 @@ from jsplan.workflows.status import status
 from tests.relocate.scene import PERMITTED
 from tests.relocate.systems import TwoSystems
 from tests.relocate.test_deaths import die_before_phase
-from tests.support import stream_content
 from tests.support.raw import streams
 from tests.support.workspaces import RecordingObserver
 
@@ -72,7 +71,7 @@ def test_what_a_killed_restore_left_is_not_taken(systems: TwoSystems) -> None:
     """Without the record that it is complete the copy is deleted, and made again."""
     die_before_phase(systems, "copied")
     with systems.raw("new") as raw:
-        stream_content.delete(raw, "B", 17)
+        raw.delete("B", 17)
 
     assert [r["phase"] for r in status(systems.space.load, RecordingObserver()).relocations] == [
         "cut-over"
@@ -93,7 +92,7 @@ def test_a_copy_that_lacks_a_message_is_not_activated(systems: TwoSystems) -> No
                 with systems.raw("new") as raw:
                     if "B" in streams(raw):
                         left.pop()
-                        stream_content.delete(raw, "B", 17)
+                        raw.delete("B", 17)
             return await request(api, verb, *rest, **options)
 
         patch.setattr(DomainApi, "request", losing)

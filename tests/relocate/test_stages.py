@@ -176,7 +176,7 @@ def test_a_change_of_the_origin_meanwhile_survives_a_failure(
     report = drift(scene.space.load, DriftOptions(), RecordingObserver())
     assert [c.address for c in report.resource_drift] == ["leaf/stream/A"]
     with scene.raw("hub") as raw:  # the copy lacks a message that the origin has
-        stream_content.delete(raw, "A", 59)
+        raw.delete("A", 59)
 
     _, result = scene.space.apply(stage="cutover", allow_hazards=PERMITTED)
 

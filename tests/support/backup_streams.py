@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import random
 from typing import TYPE_CHECKING, Any
 
-from tests.support.raw import encode
+from tests.support.raw import api_prefix, encode
 from tests.support.stream_content import read_each
 
 if TYPE_CHECKING:
@@ -24,13 +23,13 @@ HOUR = 3600 * 10**9
 
 
 def create_lively_stream(
-    raw: Raw, name: str, prefix: str, *, messages: int = 60, size: int = 100, **config: Any
+    raw: Raw, name: str, domain: str, *, messages: int = 60, size: int = 100, **config: Any
 ) -> None:
     """Create a stream with headers and gaps, and consumers in different positions."""
-    raw.api_ok(f"{prefix}.STREAM.CREATE.{name}", {"name": name, "subjects": [f"{name}.*"]} | config)
-    consumer(raw, name, "BUSY", prefix, ack_wait=HOUR)
-    consumer(raw, name, "FRESH", prefix, filter_subject=f"{name}.3", deliver_policy="new")
-    consumer(raw, name, "DONE", prefix, ack_policy="none")
+    raw.create(name, domain, **{"subjects": [f"{name}.*"]} | config)
+    raw.consumer(name, "BUSY", domain, ack_wait=HOUR)
+    raw.consumer(name, "FRESH", domain, filter_subject=f"{name}.3", deliver_policy="new")
+    raw.consumer(name, "DONE", domain, ack_policy="none")
     noise = random.Random(name)
     raw.publish_all(
         encode(
@@ -40,70 +39,42 @@ def create_lively_stream(
         )
         for number in range(messages)
     )
-    while raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
+    while raw.count(name, domain) < messages:
         pass
-    for seq in (1, 2, 17, messages):
-        raw.api_ok(f"{prefix}.STREAM.MSG.DELETE.{name}", {"seq": seq})
+    raw.delete(name, 1, 2, 17, messages, domain=domain)
     # 2.11 counts a deleted message as pending for good if a consumer delivers meanwhile.
     for each in ("BUSY", "DONE"):
-        while raw.api_ok(f"{prefix}.CONSUMER.INFO.{name}.{each}")["num_pending"] != messages - 4:
+        while raw.consumer_info(name, each, domain)["num_pending"] != messages - 4:
             pass
-    deliver_and_ack(raw, name, "BUSY", prefix)
-    pull(raw, name, "DONE", prefix, 9)
-    info = f"{prefix}.CONSUMER.INFO.{name}.DONE"
-    while raw.api_ok(info)["delivered"]["consumer_seq"] < 9:  # a cluster counts a moment later
+    deliver_and_ack(raw, name, "BUSY", domain)
+    raw.pull(name, "DONE", 9, domain)
+    # A cluster counts a moment later.
+    while raw.consumer_info(name, "DONE", domain)["delivered"]["consumer_seq"] < 9:
         pass
 
 
-def consumer(raw: Raw, stream: str, name: str, prefix: str, **config: Any) -> None:
-    """Create a durable pull consumer."""
-    body = {"durable_name": name, "name": name, "ack_policy": "explicit"} | config
-    raw.api_ok(f"{prefix}.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": body})
-
-
-def pull(raw: Raw, stream: str, name: str, prefix: str, count: int) -> list[str]:
-    """Deliver `count` messages and return their ack subjects.
-
-    As clients do, it asks again: a cluster may deliver nothing for some seconds after a restore.
-    """
-    inbox, replies = f"pulled.{stream}.{name}", list[str]()
-    raw.subscribe(inbox)
-    while len(replies) < count:
-        request = {"batch": count - len(replies), "expires": 2_000_000_000}
-        subject = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
-        raw.publish(subject, json.dumps(request).encode(), reply=inbox)
-        while len(replies) < count:
-            _, reply, headers, _ = raw.next_with_reply()
-            if "Status" in headers:
-                break
-            replies.append(reply)
-    raw.unsubscribe()
-    return replies
-
-
-def deliver_and_ack(raw: Raw, stream: str, name: str, prefix: str) -> None:
+def deliver_and_ack(raw: Raw, stream: str, name: str, domain: str) -> None:
     """Deliver ten messages: acknowledge five and two more, deliver one again."""
-    replies = pull(raw, stream, name, prefix, 10)
-    for reply in (*replies[:5], replies[7], replies[8]):
-        raw.request(reply, b"+ACK")
+    replies = raw.pull(stream, name, 10, domain)
+    raw.ack([*replies[:5], replies[7], replies[8]])
     raw.request(replies[5], b"-NAK")
-    pull(raw, stream, name, prefix, 1)
-    while raw.api_ok(f"{prefix}.CONSUMER.INFO.{stream}.{name}")["num_redelivered"] != 1:
+    raw.pull(stream, name, 1, domain)
+    while raw.consumer_info(stream, name, domain)["num_redelivered"] != 1:
         pass
 
 
-def capture_stream(raw: Raw, stream: str, prefix: str) -> dict[str, Any]:
+def capture_stream(raw: Raw, stream: str, domain: str) -> dict[str, Any]:
     """Return configuration, state, every message, and every consumer with its position.
 
     Archives of server 2.15 lack two things, which are left out: the time of a deleted last message,
     and a position before the first message. Such a consumer comes back right before the first
     message.
     """
-    info = raw.api_ok(f"{prefix}.STREAM.INFO.{stream}", {"deleted_details": True})
+    info = raw.api_ok(f"{api_prefix(domain)}.STREAM.INFO.{stream}", {"deleted_details": True})
     state = info["state"]
-    names = raw.api_ok(f"{prefix}.CONSUMER.NAMES.{stream}")["consumers"] or []
-    consumers = {name: raw.api_ok(f"{prefix}.CONSUMER.INFO.{stream}.{name}") for name in names}
-    messages = read_each(raw, stream, prefix)
+    names = raw.consumer_names(stream, domain)
+    consumers = {name: raw.consumer_info(stream, name, domain) for name in names}
+    messages = read_each(raw, stream, api_prefix(domain))
     dropped = {"bytes", "last_ts"} if state["last_seq"] in state.get("deleted", ()) else {"bytes"}
     bare = {name: value for name, value in info["config"].items() if name != "metadata"}
     return {

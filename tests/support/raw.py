@@ -205,11 +205,11 @@ class Raw:
 
     def state(self, stream: str, domain: str = "") -> dict[str, Any]:
         """Return the state of a stream."""
-        return dict(self.api_ok(f"{_prefix(domain)}.STREAM.INFO.{stream}")["state"])
+        return dict(self.api_ok(f"{api_prefix(domain)}.STREAM.INFO.{stream}")["state"])
 
     def config(self, stream: str, domain: str = "") -> dict[str, Any]:
         """Return the configuration of a stream."""
-        return dict(self.api_ok(f"{_prefix(domain)}.STREAM.INFO.{stream}")["config"])
+        return dict(self.api_ok(f"{api_prefix(domain)}.STREAM.INFO.{stream}")["config"])
 
     def count(self, stream: str, domain: str = "") -> int:
         """Return the number of messages of a stream."""
@@ -218,12 +218,12 @@ class Raw:
     def create(self, stream: str, domain: str = "", **config: Any) -> dict[str, Any]:
         """Create a stream; return the answer."""
         body = {"name": stream} | config
-        return self.api_ok(f"{_prefix(domain)}.STREAM.CREATE.{stream}", body)
+        return self.api_ok(f"{api_prefix(domain)}.STREAM.CREATE.{stream}", body)
 
     def update(self, stream: str, domain: str = "", **fields: Any) -> None:
         """Change fields of a stream."""
         body = self.config(stream, domain) | fields
-        self.api_ok(f"{_prefix(domain)}.STREAM.UPDATE.{stream}", body)
+        self.api_ok(f"{api_prefix(domain)}.STREAM.UPDATE.{stream}", body)
 
     def consumer(
         self, stream: str, name: str, domain: str = "", *, action: str = "", **config: Any
@@ -231,17 +231,51 @@ class Raw:
         """Create or change a durable consumer, which acknowledges each message; return the answer."""
         body = {"name": name, "durable_name": name, "ack_policy": "explicit"} | config
         return self.api_ok(
-            f"{_prefix(domain)}.CONSUMER.CREATE.{stream}.{name}",
+            f"{api_prefix(domain)}.CONSUMER.CREATE.{stream}.{name}",
             {"stream_name": stream, "action": action, "config": body},
         )
 
     def consumer_info(self, stream: str, name: str, domain: str = "") -> dict[str, Any]:
         """Return what the server says of a consumer."""
-        return self.api_ok(f"{_prefix(domain)}.CONSUMER.INFO.{stream}.{name}")
+        return self.api_ok(f"{api_prefix(domain)}.CONSUMER.INFO.{stream}.{name}")
 
     def consumer_names(self, stream: str, domain: str = "") -> list[str]:
         """Return the names of the consumers of a stream."""
-        return self.api_ok(f"{_prefix(domain)}.CONSUMER.NAMES.{stream}")["consumers"] or []
+        return self.api_ok(f"{api_prefix(domain)}.CONSUMER.NAMES.{stream}")["consumers"] or []
+
+    def delete(self, stream: str, *sequences: int, domain: str = "") -> None:
+        """Delete messages, which leaves gaps."""
+        for seq in sequences:
+            self.api_ok(f"{api_prefix(domain)}.STREAM.MSG.DELETE.{stream}", {"seq": seq})
+
+    def pull(
+        self, stream: str, consumer: str, count: int, domain: str = "", *, wait: bool = True
+    ) -> list[str]:
+        """Take `count` messages of a consumer and return their reply subjects.
+
+        As clients do, it asks again until all have come; without `wait` for what is there now.
+        """
+        inbox, replies = f"_INBOX.{os.urandom(9).hex()}", list[str]()
+        self.subscribe(inbox)
+        while len(replies) < count:
+            request = {"batch": count - len(replies)}
+            request |= {"expires": 2_000_000_000} if wait else {"no_wait": True}
+            verb = f"{api_prefix(domain)}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+            self.publish(verb, json.dumps(request).encode(), reply=inbox)
+            while len(replies) < count:
+                _, reply, headers, _ = self.next_with_reply()
+                if "Status" in headers:
+                    break
+                replies.append(reply)
+            if not wait:
+                break
+        self.unsubscribe()
+        return replies
+
+    def ack(self, replies: Iterable[str]) -> None:
+        """Acknowledge messages, each with the answer of the server."""
+        for reply in replies:
+            self.request(reply, b"+ACK")
 
     def _wait(self, *wanted: bytes) -> list[bytes]:
         while True:
@@ -266,7 +300,8 @@ class Raw:
         self._socket.sendall(data)
 
 
-def _prefix(domain: str) -> str:
+def api_prefix(domain: str) -> str:
+    """Return the prefix of the JetStream API of a domain, or of the server itself."""
     return f"$JS.{domain}.API" if domain else "$JS.API"
 
 

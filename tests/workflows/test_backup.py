@@ -21,11 +21,11 @@ from jsplan.workflows.restore import RestoreOptions, restore
 from jsplan.workflows.schemas import schemas
 from tests.conftest import PROGRAM
 from tests.support import api_audit
-from tests.support.backup_streams import capture_stream, create_lively_stream, pull
+from tests.support.backup_streams import capture_stream, create_lively_stream
 from tests.support.buckets import bucket_config
 from tests.support.explained_steps import require_explained
 from tests.support.process import jsplan, start_process
-from tests.support.raw import Raw
+from tests.support.raw import Raw, api_prefix
 from tests.support.relay import Clogged, Failing
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tests.conftest import MakeServer
     from tests.support.relay import Relay
 
-HUB, LEAF, PLAIN = "$JS.hub.API", "$JS.leaf.API", "$JS.API"
+HUB, LEAF, PLAIN = "hub", "leaf", ""
 DELETING = ("DELETES_STREAM", "DELETES_CONSUMER", "DELETES_MESSAGES", "LOSES_CONSUMER_POSITION")
 
 
@@ -69,19 +69,20 @@ def raw_of(server: Server) -> Raw:
     return Raw(server.url, server.user, server.password, timeout=30)
 
 
-def stores(raw: Raw, prefix: str) -> None:
+def stores(raw: Raw, domain: str) -> None:
     """Write a bucket with history and a deleted key, and an object in chunks."""
     for number in range(4):
         raw.request(
-            f"{prefix}.$KV.CONFIG.key" if prefix != PLAIN else "$KV.CONFIG.key", b"%d" % number
+            f"{api_prefix(domain)}.$KV.CONFIG.key" if domain != PLAIN else "$KV.CONFIG.key",
+            b"%d" % number,
         )
-    subject = f"{prefix}.$KV.CONFIG.gone" if prefix != PLAIN else "$KV.CONFIG.gone"
+    subject = f"{api_prefix(domain)}.$KV.CONFIG.gone" if domain != PLAIN else "$KV.CONFIG.gone"
     raw.request(subject, b"x")
     raw.request(subject, b"", {"KV-Operation": "DEL"})
     for number in range(3):
         raw.publish("$O.ASSETS.C.nuid", bytes([number]) * 100_000)
     raw.publish("$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"})
-    while raw.api_ok(f"{prefix}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
+    while raw.api_ok(f"{api_prefix(domain)}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
         pass
 
 
@@ -128,20 +129,20 @@ def test_restore_after_destroy_restores_everything(
             create_lively_stream(raw, "QUICK", HUB, storage="memory")
         space.apply(adopt=True)
         stores(raw, HUB)
-        before = {name: capture_stream(raw, name, prefix) for name, prefix in saved_streams}
+        before = {name: capture_stream(raw, name, domain) for name, domain in saved_streams}
 
         saved = save(space, "**")
         assert saved.exit_code == 0
         assert len(saved.saved) == len(saved_streams)
         space.apply(destroy=True, allow_hazards=DELETING)
-        for name, prefix in saved_streams:
-            assert raw.api(f"{prefix}.STREAM.INFO.{name}")["error"]["err_code"] == 10059
+        for name, domain in saved_streams:
+            assert raw.api(f"{api_prefix(domain)}.STREAM.INFO.{name}")["error"]["err_code"] == 10059
         plan, result = restore_backup(space)
 
         assert [step.error for step in result.steps if step.error] == []
         assert result.exit_code == 0
-        for name, prefix in saved_streams:
-            assert capture_stream(raw, name, prefix) == before[name], name
+        for name, domain in saved_streams:
+            assert capture_stream(raw, name, domain) == before[name], name
     assert {r.change.actions[0] for r in plan.resource_changes} == {"create"}
     assert not space.plan().has_changes
     assert not [r for r in space.plan().resource_changes if r.change.importing]
@@ -164,7 +165,7 @@ def test_archives_of_other_releases_of_the_server(
     with raw_of(newest) as raw:
         after = capture_stream(raw, "ORDERS", PLAIN)
         assert (after["messages"], after["consumers"]) == (before["messages"], before["consumers"])
-        raw.api_ok(f"{PLAIN}.STREAM.CREATE.NEW", {"name": "NEW"})
+        raw.create("NEW")
     save(new, "main/stream/NEW", folder="new")
     old = single_space(tmp_path, server).write()
     if manifest(space)["streams"][0]["archive"]["format"] == "natsarc1":
@@ -185,8 +186,8 @@ def test_memory_streams_before_2_15_are_reported(
     """A memory stream that cannot be saved ends backup with 6, after saving the others."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        raw.api_ok(f"{PLAIN}.STREAM.CREATE.DISK", {"name": "DISK"})
-        raw.api_ok(f"{PLAIN}.STREAM.CREATE.RAM", {"name": "RAM", "storage": "memory"})
+        raw.create("DISK")
+        raw.create("RAM", storage="memory")
     result = save(space, "main/**")
     if server_version >= (2, 15):
         assert (result.exit_code, result.manifest.missing) == (0, {})
@@ -217,8 +218,8 @@ def test_unchanged_streams_are_not_saved_again(tmp_path: Path, server: Server) -
         save(space, "main/**")
         files = {entry["address"]: entry["archive"]["file"] for entry in manifest(space)["streams"]}
         raw.request("MOVED.1", b"new")
-        raw.api_ok(f"{PLAIN}.CONSUMER.DELETE.POSITION.DONE")
-        raw.api_ok(f"{PLAIN}.STREAM.DELETE.GONE")
+        raw.api_ok("$JS.API.CONSUMER.DELETE.POSITION.DONE")
+        raw.api_ok("$JS.API.STREAM.DELETE.GONE")
         result = save(space, "main/**")
 
     assert result.kept == ["main/stream/SAME"]
@@ -281,7 +282,7 @@ def test_a_killed_backup_resumes(tmp_path: Path, server: Server) -> None:
     assert not list(folder.glob("*.part"))
     with raw_of(server) as raw:
         for name in before:
-            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
         assert restore_backup(space)[1].exit_code == 0
         assert {name: capture_stream(raw, name, PLAIN)["state"] for name in before} == before
 
@@ -297,7 +298,7 @@ def test_a_damaged_snapshot_is_refused_before_any_request(
         create_lively_stream(raw, "B", PLAIN)
         save(space, "main/**")
         for name in ("A", "B"):
-            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
     document = manifest(space)
     path = tmp_path / "bk" / document["streams"][1]["archive"]["file"]
     data = path.read_bytes()
@@ -348,7 +349,7 @@ def test_folders_that_cannot_hold_the_backup(tmp_path: Path, server: Server) -> 
     """A folder with other files, another backup or a running backup is refused unchanged."""
     space = single_space(tmp_path, server).write()
     with raw_of(server) as raw:
-        raw.api_ok(f"{PLAIN}.STREAM.CREATE.S", {"name": "S"})
+        raw.create("S")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("dear")
     with pytest.raises(BackupError, match=r"mine holds something else than a backup: thesis.txt"):
@@ -432,17 +433,14 @@ def test_only_messages_older_than_max_age_are_a_warning(tmp_path: Path, server: 
     aged = {"NEW": (0, 0), "PART": (7200, 0), "ALL": (9000, 7200)}
     with raw_of(server) as raw:
         for name in aged:
-            raw.api_ok(
-                f"{PLAIN}.STREAM.CREATE.{name}",
-                {"name": name, "subjects": [f"{name}.*"], "max_age": 3600 * 10**9},
-            )
-        raw.api_ok(f"{PLAIN}.STREAM.CREATE.FOREVER", {"name": "FOREVER", "subjects": ["FOREVER.*"]})
-        raw.api_ok(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY", "max_age": 10**9})
+            raw.create(name, subjects=[f"{name}.*"], max_age=3600 * 10**9)
+        raw.create("FOREVER", subjects=["FOREVER.*"])
+        raw.create("EMPTY", max_age=10**9)
         for name in (*aged, "FOREVER"):
             raw.request(f"{name}.1", b"x")
         save(space, "main/**")
         for name in (*aged, "FOREVER", "EMPTY"):
-            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
     saved = manifest(space)
     for entry in saved["streams"]:
         for name, seconds in zip(
@@ -470,16 +468,16 @@ def test_no_existing_stream_is_overwritten(tmp_path: Path, server: Server) -> No
     with raw_of(server) as raw:
         for name in ("SAME", "OTHER", "GONE"):
             create_lively_stream(raw, name, PLAIN)
-        raw.api_ok(f"{PLAIN}.STREAM.CREATE.EMPTY", {"name": "EMPTY"})
+        raw.create("EMPTY")
         save(space, "main/**")
         raw.request("OTHER.1", b"more")
-        raw.api_ok(f"{PLAIN}.STREAM.DELETE.GONE")
+        raw.api_ok("$JS.API.STREAM.DELETE.GONE")
         with pytest.raises(
             RefusedError, match=r"main/stream/OTHER: exists already and differs from the saved one"
         ) as caught:
             restore_backup(space)
         assert "SAME" not in str(caught.value)
-        assert raw.api(f"{PLAIN}.STREAM.INFO.GONE")["error"]["err_code"] == 10059
+        assert raw.api("$JS.API.STREAM.INFO.GONE")["error"]["err_code"] == 10059
 
         with pytest.raises(RefusedError, match="exists already"):
             restore_backup(space, targets=("*/stream/OTHER",))
@@ -503,17 +501,14 @@ def test_sources_of_a_restored_origin(
     hub = clean_hub_leaf["hub"]
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
     with raw_of(hub) as raw:
-        raw.api_ok(f"{HUB}.STREAM.CREATE.ORIGIN", {"name": "ORIGIN", "subjects": ["origin"]})
-        raw.api_ok(
-            f"{LEAF}.STREAM.CREATE.ALL",
-            {"name": "ALL", "sources": [{"name": "ORIGIN", "external": {"api": HUB}}]},
-        )
+        raw.create("ORIGIN", "hub", subjects=["origin"])
+        raw.create("ALL", "leaf", sources=[{"name": "ORIGIN", "external": {"api": "$JS.hub.API"}}])
         for number in range(20):
             raw.request("origin", b"%d" % number)
-        hub.wait_until(lambda: messages(raw, "ALL", LEAF) == 20, "copy everything", 60)
+        hub.wait_until(lambda: raw.count("ALL", LEAF) == 20, "copy everything", 60)
         save(space, "**")
-        raw.api_ok(f"{LEAF}.STREAM.DELETE.ALL")
-        raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
+        raw.api_ok("$JS.leaf.API.STREAM.DELETE.ALL")
+        raw.api_ok("$JS.hub.API.STREAM.DELETE.ORIGIN")
         if server_version < (2, 15):
             plan, result = restore_backup(space)
             assert [h for r in plan.resource_changes for h in r.hazards] == []
@@ -523,7 +518,7 @@ def test_sources_of_a_restored_origin(
                 match=r"leaf/stream/ALL stores up to 20 messages twice: what hub/stream/ORIGIN",
             ):
                 restore_backup(space)
-            assert raw.api(f"{HUB}.STREAM.INFO.ORIGIN")["error"]["err_code"] == 10059
+            assert raw.api("$JS.hub.API.STREAM.INFO.ORIGIN")["error"]["err_code"] == 10059
             plan, result = restore_backup(
                 space, allow_hazards=("DUPLICATES_MESSAGES:hub/stream/ORIGIN",)
             )
@@ -531,11 +526,7 @@ def test_sources_of_a_restored_origin(
         for number in range(10):
             raw.request("origin", b"%d" % number)
         expected = 30 if server_version < (2, 15) else 50
-        hub.wait_until(lambda: messages(raw, "ALL", LEAF) == expected, f"copy up to {expected}", 60)
-
-
-def messages(raw: Raw, stream: str, prefix: str) -> int:
-    return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["messages"])
+        hub.wait_until(lambda: raw.count("ALL", LEAF) == expected, f"copy up to {expected}", 60)
 
 
 def positions(consumer: Any, *, old: bool) -> Any:
@@ -555,7 +546,7 @@ def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[in
             create_lively_stream(raw, "S", PLAIN, num_replicas=3)
             before = capture_stream(raw, "S", PLAIN)
             save(space, "main/**")
-            raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+            raw.api_ok("$JS.API.STREAM.DELETE.S")
             assert manifest(space)["streams"][0]["server"]["clustered"]
             if server_version < (2, 15):
                 _, result = restore_backup(space)
@@ -605,7 +596,7 @@ def test_consumers_that_a_cluster_saves(tmp_path: Path, server_version: tuple[in
                 30,
             )
             after = capture_stream(raw, "S", PLAIN)
-            assert len(pull(raw, "S", "BUSY", PLAIN, 51)) == 51
+            assert len(raw.pull("S", "BUSY", 51)) == 51
     assert after["messages"] == before["messages"]
     assert after["consumers"]["BUSY"]["ack_floor"] == before["consumers"]["BUSY"]["ack_floor"]
 
@@ -616,14 +607,14 @@ def test_an_approval_is_required(tmp_path: Path, server: Server) -> None:
     with raw_of(server) as raw:
         create_lively_stream(raw, "S", PLAIN)
         save(space, "main/**")
-        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
 
         def no(plan: Plan) -> None:
             raise NotApprovedError("no")
 
         with pytest.raises(NotApprovedError):
             restore(space.load, RestoreOptions(tmp_path / "bk"), no, RecordingObserver())
-        assert raw.api(f"{PLAIN}.STREAM.INFO.S")["error"]["err_code"] == 10059
+        assert raw.api("$JS.API.STREAM.INFO.S")["error"]["err_code"] == 10059
 
 
 def test_into_another_domain_and_under_another_name(
@@ -634,10 +625,7 @@ def test_into_another_domain_and_under_another_name(
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write()
     with raw_of(hub) as raw:
         create_lively_stream(raw, "ORDERS", HUB)
-        raw.api_ok(
-            f"{HUB}.STREAM.CREATE.KV_CONFIG",
-            {"name": "KV_CONFIG", "subjects": ["$KV.CONFIG.>"], "max_msgs_per_subject": 1},
-        )
+        raw.create("KV_CONFIG", "hub", subjects=["$KV.CONFIG.>"], max_msgs_per_subject=1)
         save(space, "hub/**")
         assert restore_backup(space, rename="leaf/**")[1].exit_code == 0
         assert capture_stream(raw, "ORDERS", LEAF) == capture_stream(raw, "ORDERS", HUB)
@@ -684,7 +672,7 @@ def test_a_refused_restore_leaves_nothing(tmp_path: Path, server: Server) -> Non
             create_lively_stream(raw, name, PLAIN)
         save(space, "main/**")
         for name in ("GOOD", "BAD"):
-            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
         document = manifest(space)
         document["streams"][0]["config"]["subjects"] = ["BAD.*", "BAD.1"]
         (tmp_path / "bk" / MANIFEST).write_text(json.dumps(document))
@@ -692,8 +680,8 @@ def test_a_refused_restore_leaves_nothing(tmp_path: Path, server: Server) -> Non
         assert result.exit_code == 6
         failed = {step.address: step for step in result.steps if step.status == "failed"}
         assert "overlaps" in str(failed["main/stream/BAD"].error)
-        assert raw.api(f"{PLAIN}.STREAM.INFO.BAD")["error"]["err_code"] == 10059
-        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.GOOD")["state"]["messages"] == 56
+        assert raw.api("$JS.API.STREAM.INFO.BAD")["error"]["err_code"] == 10059
+        assert raw.state("GOOD")["messages"] == 56
 
 
 def test_a_snapshot_without_its_messages_is_reported(tmp_path: Path, server: Server) -> None:
@@ -702,7 +690,7 @@ def test_a_snapshot_without_its_messages_is_reported(tmp_path: Path, server: Ser
     with raw_of(server) as raw:
         create_lively_stream(raw, "S", PLAIN)
         save(space, "main/**")
-        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
         document = manifest(space)
         for moment in ("before", "after"):
             document["streams"][0][moment] |= {"messages": 70, "last_seq": 75}
@@ -786,12 +774,12 @@ def test_apply_saves_streams_before_it_deletes_messages(tmp_path: Path, server: 
             "main/stream/REPLACED",
             "main/stream/TRIMMED",
         ]
-        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.TRIMMED")["state"]["messages"] == 5
+        assert raw.state("TRIMMED")["messages"] == 5
         folder = Path(result.backup["folder"])
         assert folder.parent == tmp_path / "safe"
         assert json.loads((folder / MANIFEST).read_bytes())["complete"]
         for name in ("TRIMMED", "REPLACED"):
-            raw.api_ok(f"{PLAIN}.STREAM.DELETE.{name}")
+            raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
         assert restore_backup(space, str(folder.relative_to(tmp_path)))[1].exit_code == 0
         assert {name: capture_stream(raw, name, PLAIN) for name in before} == before
 
@@ -806,7 +794,7 @@ def test_without_a_snapshot_nothing_is_deleted(tmp_path: Path, server: Server) -
     assert "could not be saved first" in str(result.steps[0].error)
     assert "nothing was written" in str(result.steps[0].error)
     with raw_of(server) as raw:
-        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.S")
+        assert raw.api_ok("$JS.API.STREAM.INFO.S")
 
 
 @pytest.mark.download
@@ -825,7 +813,7 @@ def test_memory_streams_stop_an_apply_with_backup_beforehand(
         space.apply(destroy=True, allow_hazards=DELETING, backup=tmp_path / "safe")
     assert not (tmp_path / "safe").exists()
     with raw_of(server) as raw:
-        assert raw.api_ok(f"{PLAIN}.STREAM.INFO.DISK")
+        assert raw.api_ok("$JS.API.STREAM.INFO.DISK")
 
 
 def test_the_command_line(tmp_path: Path, server: Server) -> None:
@@ -847,7 +835,7 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
             ["main/stream/S"],
             0,
         )
-        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
         refused = jsplan(tmp_path, "restore", "bk")
         assert refused.code == 1
         assert "needs approval" in refused.err

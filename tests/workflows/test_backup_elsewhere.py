@@ -42,8 +42,8 @@ def require_positions_restored(space: Space, raw: Raw, *, by_apply: bool = False
     assert space.apply()[1].exit_code == 0
     stream_content.fill(raw, "S", 40)
     for n in range(6):
-        acks = stream_content.pull_acks(raw, "S", f"C{n}", 5 * (n + 1))
-        stream_content.acknowledge(raw, acks)
+        acks = raw.pull("S", f"C{n}", 5 * (n + 1))
+        raw.ack(acks)
     folder = space.folder / "out"
     if by_apply:
         _, deleted = space.apply(destroy=True, allow_hazards=DELETING, backup=folder)
