@@ -150,6 +150,9 @@ def test_a_target_with_another_source(pair: Pair) -> None:
     pair.stream("leaf", "S", numbered_rows(10))
     pair.stream("leaf", "OTHER", [(b"other.a", b"", b"o")])
     pair.stream("hub", "T", sources=[{"name": "OTHER", **LEAF}])
+    pair.sandbox["hub"].wait_until(
+        lambda: pair.ask("hub", "STREAM.INFO.T")["state"]["messages"] == 1, "copy from OTHER"
+    )
     before = pair.ask("hub", "STREAM.INFO.T")["config"]
 
     pair.run()
