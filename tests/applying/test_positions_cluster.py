@@ -10,7 +10,7 @@ from jsplan.sandbox import Sandbox
 from tests.applying.consumer_helpers import fill, pull
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, left_to_do
+from tests.support.workspaces import left_to_do, new_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,15 +25,7 @@ def test_three_replicas(policy: str, tmp_path: Path) -> None:
         server = cluster["n1"]
         connection = {"url": server.url, "user": server.user, "password": server.password}
         domains = {"main": {"connection": "main", "js_domain": None}}
-        space = Space(
-            tmp_path,
-            {
-                "jsplan": 1,
-                "workspace": "test",
-                "connections": {"main": connection},
-                "domains": domains,
-            },
-        )
+        space = new_space(tmp_path, connections={"main": connection}, domains=domains)
         consumer: dict[str, Any] = {"name": "C", "ack_policy": "explicit", "deliver_policy": policy}
         stream = {"name": "A", "subjects": ["a.>"], "retention": "interest", "num_replicas": 3}
         space.write(streams=[stream | {"consumers": [consumer]}]).apply()

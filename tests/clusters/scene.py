@@ -11,7 +11,7 @@ from jsplan.sandbox import Sandbox
 from jsplan.sandbox.sites import Account, Site
 from tests.conftest import PROGRAM
 from tests.support.raw import NoResponders, Raw
-from tests.support.workspaces import RecordingObserver, Space
+from tests.support.workspaces import RecordingObserver, Space, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,15 +36,11 @@ def start_cluster() -> Iterator[Sandbox]:
 def make_space(folder: Path, cluster: Sandbox, server: str = "c-1") -> Space:
     """Return a workspace whose one domain, `main`, is reached through this server."""
     connection = {"url": cluster[server].url, "user": "A", "password": PASSWORD}
-    return Space(
+    return new_space(
         folder,
-        {
-            "jsplan": 1,
-            "workspace": "test",
-            "connections": {"main": connection},
-            "domains": {"main": {"connection": "main", "js_domain": None}},
-            "defaults": {"domain": "main"},
-        },
+        connections={"main": connection},
+        domains={"main": {"connection": "main", "js_domain": None}},
+        defaults={"domain": "main"},
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +12,7 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
 from tests.clusters.scene import PASSWORD, make_space, start_cluster
 from tests.support.raw import NoResponders, Raw
+from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def find_follower(cluster: Sandbox, server: Server) -> Server:
 
 def wait_until_equal(space: Space) -> None:
     """Wait until drift finds nothing: new replicas copy the stream."""
-    end = time.monotonic() + 60
-    while check(space).thresholds:
-        assert time.monotonic() < end
+    wait_until(lambda: not check(space).thresholds, "equal replicas")
 
 
 def damage(server: Server, how: str) -> None:

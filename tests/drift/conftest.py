@@ -7,7 +7,6 @@ import queue
 import re
 import signal
 import threading
-import time
 import urllib.error
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from jsplan.sandbox import Sandbox
 from tests.conftest import PROGRAM
 from tests.support import process
 from tests.support.raw import Raw, delete_all_streams
+from tests.support.waiting import wait_until
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
@@ -143,10 +143,10 @@ class WatchJob:
 
     def wait_until(self, ready: Callable[[], bool], what: str, bound: float = TIMEOUT) -> None:
         """Poll until `ready` is true."""
-        end = time.monotonic() + bound
-        while not ready():
-            assert time.monotonic() < end, f"{what} did not happen; stderr: {self.stderr_lines}"
-            time.sleep(0.05)
+        try:
+            wait_until(ready, what, bound)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; stderr: {self.stderr_lines}") from None
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and return the exit code; `alerts` has the last notifications."""

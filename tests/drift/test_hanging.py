@@ -18,6 +18,7 @@ from jsplan.drift.service.sinks import FileSink, Sink, SinkError, Webhook
 from jsplan.drift.service.worker import Worker
 from jsplan.units import SECOND
 from tests.support.listening_server import ListeningServer
+from tests.support.waiting import await_until
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
@@ -55,11 +56,6 @@ def count_threads(name: str) -> int:
     return sum(thread.name == name for thread in threading.enumerate())
 
 
-async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - no event says when it becomes true
-        await asyncio.sleep(0.005)
-
-
 def dripping(before: bytes) -> Callable[[ListeningServer, socket.socket], None]:
     """Take the request, begin an answer, and send one byte of it again and again."""
 
@@ -92,7 +88,7 @@ async def test_a_webhook_that_never_finishes(kind: str) -> None:
                 SinkError, match=r"webhook 1 (cannot be reached: no answer in time|answered 500)"
             ):
                 await sink.send([alert_event()])
-        await wait_until(lambda: count_threads("webhook 1") == 0)
+        await await_until(lambda: count_threads("webhook 1") == 0)
 
     assert server.connections == 3
     assert time.monotonic() - begun < LONG
@@ -104,7 +100,7 @@ async def test_a_webhook_whose_handshake_never_ends(scheme: str) -> None:
     with ListeningServer(dripping(b"\x16\x03\x03\x40\x00")) as server:
         with pytest.raises(SinkError, match="no answer in time"):
             await Webhook(1, f"{scheme}://127.0.0.1:{server.port}/x", {}).send([alert_event()])
-        await wait_until(lambda: count_threads("webhook 1") == 0)
+        await await_until(lambda: count_threads("webhook 1") == 0)
 
 
 async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
@@ -119,7 +115,7 @@ async def test_a_file_whose_disk_hangs(tmp_path: Path) -> None:
     assert count_threads("sink drift.jsonl") == 1
     with file.open("rb") as reader:
         first = await asyncio.to_thread(reader.readline)
-        await wait_until(lambda: count_threads("sink drift.jsonl") == 0)
+        await await_until(lambda: count_threads("sink drift.jsonl") == 0)
 
     assert b"0123456789ab.0" in first
 
@@ -145,7 +141,7 @@ async def test_hanging_outputs_delay_neither_the_job_nor_its_end(tmp_path: Path)
         async with outputs.open():
             outputs.publish([alert_event(number) for number in range(5)])
             good = tmp_path / "good.jsonl"
-            await wait_until(lambda: good.exists() and good.read_text().count("\n") == 5)
+            await await_until(lambda: good.exists() and good.read_text().count("\n") == 5)
             assert await asyncio.to_thread(lambda: "a thread") == "a thread"
             ending = time.monotonic()
 

@@ -10,7 +10,7 @@ import pytest
 from jsplan.sandbox import Sandbox, Server
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import Space, left_to_do
+from tests.support.workspaces import Space, left_to_do, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,10 +33,7 @@ def space(cluster: Sandbox, tmp_path: Path) -> Space:
     delete_streams(server)
     connection = {"url": server.url, "user": server.user, "password": server.password}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    return Space(
-        tmp_path,
-        {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains},
-    )
+    return new_space(tmp_path, connections={"main": connection}, domains=domains)
 
 
 def delete_streams(server: Server) -> None:

@@ -18,6 +18,7 @@ from jsplan.secrets import redact_url
 from tests.conftest import PROGRAM
 from tests.support.listening_server import ListeningServer, info_line, serve_greeting
 from tests.support.relay import Relay
+from tests.support.waiting import await_until
 
 if TYPE_CHECKING:
     import socket
@@ -68,11 +69,6 @@ def target(url: str, **settings: Any) -> ConnectionSettings:
     """Return settings with a password, for any address."""
     login: dict[str, Any] = {"user": "u", "password": SECRET}
     return ConnectionSettings("main", url, redact_url(url), timeout=0.5, **(login | settings))
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - nothing announces when it becomes true
-        await asyncio.sleep(0.01)
 
 
 async def by_link(wanted: ConnectionSettings) -> None:
@@ -221,7 +217,7 @@ async def test_a_link_that_comes_back_to_a_server_without_tls(
             relay.target = plain.port
             relay.cut()
             relay.mend()
-            await wait_until(lambda: link.is_closed)
+            await await_until(lambda: link.is_closed)
             with pytest.raises(ApiError, match="does not offer TLS"):
                 await link.request("no.such.thing", b"", 0.2)
         finally:
@@ -247,11 +243,11 @@ async def test_a_listener_that_comes_back_to_a_server_without_tls(
         )
         hearing = asyncio.ensure_future(listener.listen())
         try:
-            await wait_until(lambda: listener.is_connected)
+            await await_until(lambda: listener.is_connected)
             relay.target = plain.port
             relay.cut()
             relay.mend()
-            await wait_until(lambda: plain.connections >= 2)
+            await await_until(lambda: plain.connections >= 2)
             assert [listener.is_connected] == [False]
         finally:
             hearing.cancel()
@@ -278,8 +274,8 @@ async def test_a_server_that_the_cluster_announces_without_tls(pems: dict[str, s
         link = NatsConnection(target(f"nats://127.0.0.1:{known.port}", ca=pems["ca.pem"]))
         await link.open()
         try:
-            await wait_until(lambda: plain.connections > 0)
-            await wait_until(lambda: link.is_closed)
+            await await_until(lambda: plain.connections > 0)
+            await await_until(lambda: link.is_closed)
         finally:
             await link.close()
 

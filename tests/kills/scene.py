@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from typing import TYPE_CHECKING, Any
 
 from jsplan.options import DriftOptions
@@ -13,6 +12,7 @@ from tests.support import stream_content
 from tests.support.buckets import new_bucket
 from tests.support.raw import delete_all_streams, encode, streams
 from tests.support.state import load_context
+from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver, left_to_do
 
 if TYPE_CHECKING:
@@ -117,11 +117,8 @@ class Scene:
             return int(raw.state(stream)["messages"])
 
     def wait(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait until this is so. Raises AssertionError after a minute and a half."""
-        end = time.monotonic() + PATIENCE
-        while not ready():
-            assert time.monotonic() < end, what
-            time.sleep(0.02)
+        """Wait until this is so."""
+        wait_until(ready, what, PATIENCE)
 
     def remember(self) -> None:
         """Note messages and positions as they are where they have to be kept."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tests.relocate.test_accounts import Accounts
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, hub_leaf_space, single_space
+from tests.support.workspaces import Space, hub_leaf_space, new_space, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,14 +60,10 @@ def open_servers(kind: str, folder: Path, request: pytest.FixtureRequest) -> Ite
         case "two systems":
             make = request.getfixturevalue("make_server")
             both = {"old": make(), "new": make()}
-            space = Space(
+            space = new_space(
                 folder,
-                {
-                    "jsplan": 1,
-                    "workspace": "test",
-                    "connections": {key: {"url": each.url} for key, each in both.items()},
-                    "domains": {key: {"connection": key, "js_domain": None} for key in both},
-                },
+                connections={key: {"url": each.url} for key, each in both.items()},
+                domains={key: {"connection": key, "js_domain": None} for key in both},
             )
             yield Servers(space, {key: Place(each.url) for key, each in both.items()}, 0)
         case "two accounts":

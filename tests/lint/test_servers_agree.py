@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.lint.support import Case, cases
 from tests.support.raw import NoResponders, Raw
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,20 +58,12 @@ class LintServers:
                 ]
             )
 
-        wait_until(heard)
+        wait_until(heard, f"{name} to copy")
 
     def publish(self, subject: str, *ids: str, **headers: str) -> None:
         """Publish and wait until it is stored, once for each message id."""
         for number in ids or ("",):
             self.raw.request(subject, b"x", headers | ({"Nats-Msg-Id": number} if number else {}))
-
-
-def wait_until(ready: Callable[[], bool], timeout: float = 30.0) -> None:
-    """Ask again and again; the limit is for a machine that is very busy."""
-    end = time.monotonic() + timeout
-    while not ready():
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 @pytest.fixture
@@ -114,7 +106,7 @@ def test_object_stores_cross_and_buckets_do_not(lint_servers: LintServers) -> No
         lint_servers.stream(domain, "LAST", subjects=["last"])
     for subject in ("$O.B.C.x", "$KV.B.k", "last"):
         lint_servers.publish(subject)
-    wait_until(lambda: lint_servers.messages("leaf", "LAST") == 1)
+    wait_until(lambda: lint_servers.messages("leaf", "LAST") == 1, "the servers to agree")
 
     assert [lint_servers.messages(domain, "OBJ_B") for domain in ("hub", "leaf")] == [1, 1]
     assert [lint_servers.messages(domain, "KV_B") for domain in ("hub", "leaf")] == [1, 0]
@@ -132,7 +124,7 @@ def test_a_message_comes_by_both_ways(lint_servers: LintServers) -> None:
     lint_servers.wait_until_copying("hub", "ALL")
     lint_servers.publish("sales.x")
 
-    wait_until(lambda: lint_servers.messages("hub", "ALL") == 2)
+    wait_until(lambda: lint_servers.messages("hub", "ALL") == 2, "the servers to agree")
     assert lint_servers.messages("leaf", "S") == 1
 
 
@@ -142,7 +134,7 @@ def test_two_streams_republish_to_each_other(lint_servers: LintServers) -> None:
     lint_servers.stream("hub", "B", subjects=["b.>"], republish={"src": "b.>", "dest": "a.>"})
     lint_servers.publish("a.x")
 
-    wait_until(lambda: lint_servers.messages("hub", "A") > 50)
+    wait_until(lambda: lint_servers.messages("hub", "A") > 50, "the servers to agree")
 
 
 def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None:
@@ -157,7 +149,7 @@ def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None
     lint_servers.wait_until_copying("hub", "M")
     lint_servers.publish("sales.x")
 
-    wait_until(lambda: lint_servers.messages("hub", "M") == 1)
+    wait_until(lambda: lint_servers.messages("hub", "M") == 1, "the servers to agree")
     assert lint_servers.messages("hub", "LOG") > 0
 
 
@@ -171,17 +163,18 @@ def test_ids_of_another_origin_are_duplicates(lint_servers: LintServers) -> None
     for name in ("ALL", "FEWER"):
         lint_servers.wait_until_copying("hub", name)
     lint_servers.publish("a", "1")
-    wait_until(lambda: lint_servers.messages("hub", "FEWER") == 1)
+    wait_until(lambda: lint_servers.messages("hub", "FEWER") == 1, "the servers to agree")
     lint_servers.publish("b", "1", "2")
 
-    wait_until(lambda: lint_servers.messages("hub", "ALL") == 3)
+    wait_until(lambda: lint_servers.messages("hub", "ALL") == 3, "the servers to agree")
     wait_until(
         lambda: (
             lint_servers.api("hub", "STREAM.MSG.GET.FEWER", {"last_by_subj": "b"})["message"][
                 "hdrs"
             ]
             != ""
-        )
+        ),
+        "the servers to agree",
     )
     assert lint_servers.messages("hub", "FEWER") == 2
 
@@ -205,10 +198,11 @@ def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
     lint_servers.wait_until_copying("hub", "KEEPS")
     lint_servers.wait_until_copying("hub", "FOLLOWS")
     lint_servers.publish("a", **{"Nats-TTL": "1s"})
-    wait_until(lambda: lint_servers.messages("hub", "KEEPS") == 1)
+    wait_until(lambda: lint_servers.messages("hub", "KEEPS") == 1, "the servers to agree")
 
     wait_until(
-        lambda: lint_servers.messages("hub", "A") == 0 == lint_servers.messages("hub", "FOLLOWS")
+        lambda: lint_servers.messages("hub", "A") == 0 == lint_servers.messages("hub", "FOLLOWS"),
+        "the servers to agree",
     )
     assert lint_servers.messages("hub", "KEEPS") == 1
 
@@ -231,7 +225,10 @@ def test_a_mirror_without_interest_stays_empty(lint_servers: LintServers) -> Non
     lint_servers.wait_until_copying("hub", "M")
     lint_servers.publish("a")
 
-    wait_until(lambda: lint_servers.api("hub", "STREAM.INFO.M")["state"]["last_seq"] == 1)
+    wait_until(
+        lambda: lint_servers.api("hub", "STREAM.INFO.M")["state"]["last_seq"] == 1,
+        "the servers to agree",
+    )
     assert lint_servers.messages("hub", "M") == 0
 
 
@@ -270,7 +267,10 @@ def test_a_durable_consumer_expires(lint_servers: LintServers) -> None:
         == MINUTE // 300
     )
 
-    wait_until(lambda: "error" in lint_servers.raw.api("$JS.hub.API.CONSUMER.INFO.A.C"))
+    wait_until(
+        lambda: "error" in lint_servers.raw.api("$JS.hub.API.CONSUMER.INFO.A.C"),
+        "the servers to agree",
+    )
 
 
 def test_given_up_work_stays(lint_servers: LintServers, clean_hub_leaf: Sandbox) -> None:

@@ -16,7 +16,7 @@ from jsplan.resources.server_features import SERVER_VERSIONS
 from tests.support.process import jsplan
 from tests.support.raw import Raw
 from tests.support.state import load_context
-from tests.support.workspaces import Space, single_space
+from tests.support.workspaces import Space, new_space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,15 +94,11 @@ def test_the_error_names_field_and_levels(
     tmp_path: Path, kind: str, path: str, needed: int, body: dict[str, Any]
 ) -> None:
     """A field above the level of the domain is an error with both levels."""
-    offline_space = Space(
+    offline_space = new_space(
         tmp_path,
-        {
-            "jsplan": 1,
-            "workspace": "test",
-            "connections": {"main": {"url": "nats://127.0.0.1:1"}},
-            "defaults": {"domain": "main"},
-            "domains": {"main": {"connection": "main", "js_domain": None}},
-        },
+        connections={"main": {"url": "nats://127.0.0.1:1"}},
+        defaults={"domain": "main"},
+        domains={"main": {"connection": "main", "js_domain": None}},
     )
     space = write_workspace(offline_space, kind, body)
 

@@ -14,7 +14,7 @@ from jsplan.sandbox.shapes import Layout, Node, PortOf, User
 from tests.conftest import PROGRAM
 from tests.support.jwt import UNLIMITED, Account, Operator
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import Space, left_to_do
+from tests.support.workspaces import Space, left_to_do, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,9 +115,7 @@ def space(cluster: Sandbox, tiered_cluster: TieredCluster, tmp_path: Path) -> Sp
     """A workspace that reaches the account with its creds file."""
     connections = {"main": {"url": cluster["n1"].url, "creds": str(tiered_cluster.creds)}}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    return Space(
-        tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains}
-    )
+    return new_space(tmp_path, connections=connections, domains=domains)
 
 
 def errors(plan: Plan) -> list[str]:

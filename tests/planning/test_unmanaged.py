@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.api_audit import audit_requests
 from tests.support.raw import Raw
-from tests.support.workspaces import Space, hub_leaf_space, single_space
+from tests.support.workspaces import hub_leaf_space, new_space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,10 +198,7 @@ def test_missing_list_permission_is_reported(make_server: MakeServer, tmp_path: 
         raw.create("THEIRS", subjects=["theirs"])
     connection = {"url": server.url, "user": "b", "password": "b"}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    space = Space(
-        tmp_path,
-        {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains},
-    )
+    space = new_space(tmp_path, connections={"main": connection}, domains=domains)
 
     plan = space.write(streams=[{"name": "OURS", "subjects": ["ours"]}]).plan()
 

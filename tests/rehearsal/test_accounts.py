@@ -11,7 +11,7 @@ from jsplan.sandbox.shapes import Layout, Node, User
 from tests.conftest import PROGRAM
 from tests.rehearsal.tampered_plans import refusals, rehearse_tampered, with_fields
 from tests.support.raw import Raw
-from tests.support.workspaces import Space
+from tests.support.workspaces import Space, new_space
 
 ACCOUNTS = """\
 accounts {
@@ -49,10 +49,7 @@ def space(tmp_path: Path) -> Iterator[Space]:
             "own": {"connection": "b", "js_domain": "hub"},
             "import": {"connection": "b", "api_prefix": "JS.acc@hub.API", "same_as": "hub"},
         }
-        yield Space(
-            tmp_path,
-            {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains},
-        )
+        yield new_space(tmp_path, connections=connections, domains=domains)
 
 
 @pytest.mark.matrix

@@ -17,7 +17,7 @@ from tests.rehearsal.tampered_plans import (
 )
 from tests.render.texts import text_of
 from tests.support.process import jsplan
-from tests.support.workspaces import Space, hub_leaf_space
+from tests.support.workspaces import Space, hub_leaf_space, new_space
 
 if TYPE_CHECKING:
     from jsplan.sandbox import Server
@@ -149,16 +149,7 @@ BEYOND: dict[str, tuple[dict[str, Any], str]] = {
 def limited_space(folder: Path, server: Server) -> Space:
     connections = {"main": {"url": server.url, "user": "A1", "password": "secret"}}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    return Space(
-        folder,
-        {
-            "jsplan": 1,
-            "workspace": "test",
-            "connections": connections,
-            "domains": domains,
-            "defaults": {"domain": "main"},
-        },
-    )
+    return new_space(folder, connections=connections, domains=domains, defaults={"domain": "main"})
 
 
 @pytest.mark.matrix

@@ -23,7 +23,7 @@ from tests.rehearsal.tampered_plans import (
 from tests.render.texts import text_of
 from tests.support.api_audit import audit_requests, writes
 from tests.support.raw import Raw, api, publish
-from tests.support.workspaces import Space, hub_leaf_space
+from tests.support.workspaces import Space, hub_leaf_space, new_space
 
 if TYPE_CHECKING:
     from tests.conftest import MakeHubLeaf, MakeServer
@@ -339,9 +339,7 @@ def test_objects_that_an_old_server_cannot_have_are_left_out(
     create_on_server(server, ("STREAM.CREATE.FAST", {"name": "FAST", "allow_batched": True}))
     monkeypatch.setenv(versions.BINARY_VARIABLE, str(versions.ensure_version(versions.VERSIONS[2])))
     connections, domains = {"hub": {"url": server.url}}, {"hub": {"connection": "hub"}}
-    space = Space(
-        tmp_path, {"jsplan": 1, "workspace": "test", "connections": connections, "domains": domains}
-    )
+    space = new_space(tmp_path, connections=connections, domains=domains)
     space.write(
         streams=[
             {

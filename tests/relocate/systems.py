@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.relocate.scene import Scene
-from tests.support.workspaces import Space
+from tests.support.workspaces import new_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,14 +25,10 @@ class TwoSystems(Scene):
         self.before, self.after, self.name = "old", "new", name
         #: Fields of the stream, also before it moves.
         self.fields: dict[str, Any] = {}
-        self.space = Space(
+        self.space = new_space(
             folder,
-            {
-                "jsplan": 1,
-                "workspace": "test",
-                "connections": {key: {"url": s.url} for key, s in self.servers.items()},
-                "domains": {key: {"connection": key, "js_domain": None} for key in self.servers},
-            },
+            connections={key: {"url": s.url} for key, s in self.servers.items()},
+            domains={key: {"connection": key, "js_domain": None} for key in self.servers},
         )
 
     def server(self, domain: str) -> Server:

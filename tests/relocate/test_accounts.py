@@ -13,7 +13,7 @@ from tests.relocate.scene import CONSUMERS, PERMITTED, Scene
 from tests.support import stream_content
 from tests.support.account_sharing import start_servers, static_accounts, static_user
 from tests.support.raw import Raw
-from tests.support.workspaces import RecordingObserver, Space
+from tests.support.workspaces import RecordingObserver, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ class Accounts(Scene):
 
     def __init__(self, folder: Path, *, shared: bool = True) -> None:
         self.before, self.after, self.name = "hub", "imp", "B"
-        self.space = Space(folder, {"jsplan": 1, "workspace": "test", "imports": [IMPORT]})
+        self.space = new_space(folder, imports=[IMPORT])
         self.connect("nats://127.0.0.1:1")
         self.declare_after()
         printed = access(self.space.load, RecordingObserver())

@@ -22,7 +22,8 @@ from tests.sequences.model import (
     passes,
     removed_before_start,
 )
-from tests.sequences.servers import ConsumerLog, DomainClient, SetupError, Stream, wait_until
+from tests.sequences.servers import PATIENCE, ConsumerLog, DomainClient, SetupError, Stream
+from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver, hub_leaf_space
 
 if TYPE_CHECKING:
@@ -305,7 +306,8 @@ class _CaseRun:
             found = side.stream(key[1])
             return found is not None and set(found.messages) <= kept
 
-        wait_until(settled, f"{key[1]} to keep no more than {sorted(kept)}")
+        what = f"{key[1]} to keep no more than {sorted(kept)}"
+        wait_until(settled, what, PATIENCE, SetupError)
 
     def _log_of(self, key: Key, consumer: str) -> ConsumerLog:
         return self.books.setdefault((*key, consumer), ConsumerLog())
@@ -341,7 +343,7 @@ class _CaseRun:
             )
             return limited or wanted <= set(here.bodies)
 
-        wait_until(copied, f"{key[1]} to copy {source[1]}", COPY_TIMEOUT)
+        wait_until(copied, f"{key[1]} to copy {source[1]}", COPY_TIMEOUT, SetupError)
 
     def _read_stream(self, key: Key) -> Stream | None:
         return self.sides[key[0]].stream(key[1])

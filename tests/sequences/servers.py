@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from jsplan.sandbox.versions import parse_version
 from tests.sequences.model import Config, ConsumerPosition, Message
 from tests.support.raw import NoResponders, Raw
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from jsplan.sandbox import Server
 
@@ -142,6 +143,8 @@ class DomainClient:
         wait_until(
             lambda: self.consumer(stream, name)["num_ack_pending"] == out,
             f"{stream}/{name}: {out} out",
+            PATIENCE,
+            SetupError,
         )
 
     # --- consuming --------------------------------------------------------------------------------
@@ -203,7 +206,7 @@ class DomainClient:
                 while not settled() and time.monotonic() < end:
                     time.sleep(0.01)
             else:
-                wait_until(settled, f"{stream}/{name} to push")
+                wait_until(settled, f"{stream}/{name} to push", PATIENCE, SetupError)
                 raw.unsubscribe()
         return found
 
@@ -245,7 +248,8 @@ class DomainClient:
             info = self.consumer(stream, consumer)
             return bool(info["num_pending"]) or info["delivered"]["stream_seq"] >= seq
 
-        wait_until(notified, f"{stream}/{consumer} to be notified of message {seq}")
+        what = f"{stream}/{consumer} to be notified of message {seq}"
+        wait_until(notified, what, PATIENCE, SetupError)
 
     def publish(self, subject: str, body: bytes, headers: dict[str, str]) -> tuple[str, int] | None:
         """The stream that took the message and its sequence there; None where none did."""
@@ -286,15 +290,6 @@ class ConsumerLog:
 def parse_delivery(subject: str, reply: str, body: bytes) -> Delivery:
     """A delivery from its reply subject, with or without the domain in it."""
     return Delivery(Message(int(reply.split(".")[-4]), subject, body), reply)
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Until it holds; raises Trouble when it never does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise SetupError(f"waited in vain for {what}")
-        time.sleep(0.01)
 
 
 def _stored(answer: dict[str, Any]) -> Message | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tests.support.raw import Raw, delete_all_streams, publish
-from tests.support.workspaces import Space
+from tests.support.workspaces import Space, new_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,10 +77,7 @@ def fleet_space(folder: Path, fleet: Fleet, **domain: Any) -> Space:
             "labels": ["edge", "canary"] if number == 0 else ["edge"],
             **domain,
         }
-    return Space(
-        folder,
-        {"jsplan": 1, "workspace": "test", "connections": {"hub": connection}, "domains": domains},
-    )
+    return new_space(folder, connections={"hub": connection}, domains=domains)
 
 
 def sales_streams(**fields: Any) -> list[dict[str, Any]]:

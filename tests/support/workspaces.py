@@ -89,19 +89,16 @@ class Space:
         return applying.apply_saved(self.load, path, PlanOptions(**options), RecordingObserver())[1]
 
 
+def new_space(folder: Path, **sections: Any) -> Space:
+    """A workspace with these sections in its files."""
+    return Space(folder, dict({"jsplan": 1, "workspace": "test"}, **sections))
+
+
 def hub_leaf_space(folder: Path, sandbox: Sandbox) -> Space:
     """A workspace with the domains hub and leaf, both reached through the hub as account ACC."""
     hub = sandbox["hub"]
     connection = {"url": hub.url, "user": hub.user, "password": hub.password}
-    return Space(
-        folder,
-        {
-            "jsplan": 1,
-            "workspace": "test",
-            "connections": {"hub": connection},
-            "domains": HUB_LEAF_DOMAINS,
-        },
-    )
+    return new_space(folder, connections={"hub": connection}, domains=HUB_LEAF_DOMAINS)
 
 
 def single_space(folder: Path, server: Server) -> Space:
@@ -110,16 +107,7 @@ def single_space(folder: Path, server: Server) -> Space:
         {"main": {"url": server.url}},
         {"main": {"connection": "main", "js_domain": None}},
     )
-    return Space(
-        folder,
-        {
-            "jsplan": 1,
-            "workspace": "test",
-            "connections": connections,
-            "domains": domains,
-            "defaults": {"domain": "main"},
-        },
-    )
+    return new_space(folder, connections=connections, domains=domains, defaults={"domain": "main"})
 
 
 def left_to_do(plan: Plan) -> list[str]:

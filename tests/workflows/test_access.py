@@ -25,7 +25,7 @@ from tests.support.account_sharing import (
 from tests.support.jwt import Operator
 from tests.support.raw import Raw
 from tests.support.relay import Slow
-from tests.support.workspaces import RecordingObserver, Space, left_to_do
+from tests.support.workspaces import RecordingObserver, Space, left_to_do, new_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -339,7 +339,7 @@ def test_each_missing_part_is_named_alone(
             .replace('"domain": "hub"', f'"domain": "hub{n}"')
             .replace('"imp"', f'"imp{n}"')
         )
-    workspace = Space(tmp_path, {"jsplan": 1, "workspace": "test"})
+    workspace = new_space(tmp_path)
     workspace.write(connections=connections, domains=domains, imports=imports, streams=streams)
     needed = required_access(workspace)
     optional = [need.subject for need in needed.needs if need.optional]

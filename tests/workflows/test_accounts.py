@@ -23,7 +23,7 @@ from tests.support.account_sharing import (
 )
 from tests.support.jwt import NO_JETSTREAM, Operator
 from tests.support.raw import Raw
-from tests.support.workspaces import RecordingObserver, Space, left_to_do
+from tests.support.workspaces import RecordingObserver, Space, left_to_do, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,16 +64,7 @@ def space(tmp_path: Path, system: Sandbox) -> Space:
         for name in ("acc", "imp")
     }
     domains = {"hub": {"connection": "acc"}, "imp": {"connection": "imp", "js_domain": "hub"}}
-    return Space(
-        tmp_path,
-        {
-            "jsplan": 1,
-            "workspace": "test",
-            "connections": connections,
-            "domains": domains,
-            "imports": [ROW],
-        },
-    )
+    return new_space(tmp_path, connections=connections, domains=domains, imports=[ROW])
 
 
 def external(system: Sandbox, stream: str = "COPY") -> Any:
@@ -323,16 +314,7 @@ def test_the_exports_of_the_leaf_node_tutorial(tmp_path: Path) -> None:
             },
             {"name": "aggregate-test-leaf-from-acc", "domain": "hub-mirror", "mirror": origin},
         ]
-        space = Space(
-            tmp_path,
-            {
-                "jsplan": 1,
-                "workspace": "test",
-                "connections": connections,
-                "domains": domains,
-                "imports": imports,
-            },
-        )
+        space = new_space(tmp_path, connections=connections, domains=domains, imports=imports)
         _, result = space.write(streams=streams).apply()
         assert result.exit_code == 0
         with Raw(url, "acc", "acc") as raw:

@@ -20,7 +20,7 @@ from tests.conftest import PROGRAM
 from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.raw import Raw
 from tests.support.simulated_kill import SimulatedKill, kill_at_request
-from tests.support.workspaces import RecordingObserver, Space
+from tests.support.workspaces import RecordingObserver, Space, new_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -405,15 +405,7 @@ def test_two_servers_for_one_domain(tmp_path: Path) -> None:
                 raw.create("X")
         connection = {"url": hub.url, "user": hub.user, "password": hub.password}
         domains = {name: {"connection": "hub"} for name in ("hub", "leaf", "other")}
-        space = Space(
-            tmp_path,
-            {
-                "jsplan": 1,
-                "workspace": "test",
-                "connections": {"hub": connection},
-                "domains": domains,
-            },
-        )
+        space = new_space(tmp_path, connections={"hub": connection}, domains=domains)
         space.write(streams=[{"name": "A", "domain": "*"}])
         with pytest.raises(
             ConnectError,

@@ -19,7 +19,7 @@ from jsplan.workflows.lint import lint
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import RecordingObserver, Space, left_to_do
+from tests.support.workspaces import RecordingObserver, Space, left_to_do, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,10 +62,7 @@ def space(tmp_path: Path, restricted_server: Server) -> Space:
         raw.create("OTHER", subjects=["other"])
     connection = {"url": restricted_server.url, "user": "ci", "password": "ci"}
     domains = {"main": {"connection": "main", "js_domain": None}}
-    found = Space(
-        tmp_path,
-        {"jsplan": 1, "workspace": "test", "connections": {"main": connection}, "domains": domains},
-    )
+    found = new_space(tmp_path, connections={"main": connection}, domains=domains)
     found.write(defaults={"domain": "main"}, streams=[STREAM])
     assert found.apply()[1].exit_code == 0
     with Raw(restricted_server.url) as raw:

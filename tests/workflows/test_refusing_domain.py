@@ -16,7 +16,7 @@ from jsplan.workflows.plan import plan
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import RecordingObserver, Space, approve
+from tests.support.workspaces import RecordingObserver, Space, approve, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,9 +62,7 @@ def space(tmp_path: Path, shared_server: Server) -> Space:
     for user in users:
         with Raw(shared_server.url, user, "x") as raw:
             delete_all_streams(raw)
-    space = Space(
-        tmp_path, {"jsplan": 1, "workspace": "test", "connections": users, "domains": domains}
-    )
+    space = new_space(tmp_path, connections=users, domains=domains)
     space.write(streams=STREAMS)
     assert space.apply()[1].exit_code == 0
     return space
