@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,10 +10,9 @@ from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
 from tests.support.workspaces import RecordingObserver, Space
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.health.conftest import LinkedServers
 
 #: What was done to each copy, and by which words its cause is known; None: it is healthy.
@@ -77,52 +77,8 @@ def drift_replication(space: Space) -> dict[str, Any]:
 
 def mirrors_and_sources() -> list[dict[str, Any]]:
     """Return all mirrors and sources of the workspace."""
-    closed = {"discard": "new"}
-    by_subject = {"max_msgs_per_subject": 1, "discard_new_per_subject": True}
-    nope = {"name": "O", "external": {"api": "$JS.nope.API"}}
-
-    def copy(
-        name: str, of: str, domain: str, kind: str = "mirror", **config: Any
-    ) -> dict[str, Any]:
-        to, _, stream = name.partition("/")
-        origin = {"name": of, "domain": domain, **config}
-        return {"name": stream, "domain": to, kind: origin if kind == "mirror" else [origin]}
-
-    return [
-        copy("hub/NOWHERE", "NONE", "leaf"),
-        copy("hub/NOWHERE_SOURCED", "NONE", "leaf", "sources"),
-        {"name": "STRANGE", "domain": "leaf", "mirror": nope},
-        {"name": "STRANGE_SOURCED", "sources": [nope]},
-        copy("other/UNMADE", "UNMADE", "hub"),
-        copy("other/UNDELIVERED", "UNDELIVERED", "hub", deliver="nowhere.to"),
-        copy("other/STALLED", "STALLED", "hub"),
-        copy("other/WELL", "FULL", "hub"),
-        copy("leaf/AGAIN", "TWICE", "hub"),
-        copy("leaf/AGAIN_SOURCED", "TWICE", "hub", "sources"),
-        copy("hub/DRAIN", "QUEUE", "hub", "sources"),
-        copy("hub/NO_PLACE", "MIXED", "hub") | closed | {"max_msgs": 1},
-        copy("hub/NO_PLACE_SOURCED", "MIXED", "hub", "sources") | closed | {"max_msgs": 1},
-        copy("hub/NO_BYTES", "MIXED", "hub") | closed | {"max_bytes": 100},
-        copy("hub/NO_BYTES_SOURCED", "MIXED", "hub", "sources") | closed | {"max_bytes": 250},
-        copy("hub/NO_SUBJECT", "MIXED", "hub", "sources") | closed | by_subject,
-        copy("hub/TOO_LARGE", "MIXED", "hub") | {"max_msg_size": 100},
-        copy("hub/TOO_LARGE_SOURCED", "MIXED", "hub", "sources") | {"max_msg_size": 100},
-        copy("hub/TOO_LARGE_WITH_HEADER", "MIXED", "hub", "sources") | {"max_msg_size": 1000},
-        copy("hub/CUT", "FAR", "leaf"),
-        copy("hub/CUT_SOURCED", "FAR", "leaf", "sources"),
-        copy("leaf/CUT_IDLE", "IDLE", "hub"),
-        copy("hub/PURGED", "EMPTIED", "hub"),
-        copy("hub/GAPS", "HOLED", "hub"),
-        copy("hub/FILTERED", "HOLED", "hub", filter_subject="HOLED.a"),
-        copy(
-            "hub/TRANSFORMED",
-            "HOLED",
-            "hub",
-            "sources",
-            subject_transforms=[{"src": "HOLED.a", "dest": "t.a"}],
-        ),
-        copy("hub/LATER", "HOLED", "hub", opt_start_seq=1000),
-    ]
+    found: list[dict[str, Any]] = read_yaml(Path(__file__).with_name("causes.yaml").read_bytes())
+    return found
 
 
 def origins(linked_servers: LinkedServers) -> None:

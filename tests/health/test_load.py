@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,10 +14,10 @@ from jsplan.workflows.drift import drift
 from tests.health.conftest import ROUTES
 from tests.support.raw import Raw, encode
 from tests.support.workspaces import RecordingObserver
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.health.conftest import LinkedServers
 
@@ -27,37 +28,9 @@ KEPT = {"max_msgs": 20_000, "max_bytes": 32 << 20}
 
 
 def mirrors_and_sources() -> list[dict[str, Any]]:
-    """Return mirrors and sources in both directions, over a link and between accounts.
-
-    Some have filters and transforms.
-    """
-    renamed = [{"src": "H.a", "dest": "t.a"}, {"src": "H.b", "dest": "t.b"}]
-    small = {"max_msgs": 1000}
-    return [
-        {"name": "M", "domain": "leaf", "mirror": {"name": "H", "domain": "hub"}, **small},
-        {
-            "name": "MF",
-            "domain": "leaf",
-            "mirror": {"name": "H", "domain": "hub", "filter_subject": "H.c"},
-            **small,
-        },
-        {"name": "S", "domain": "leaf", "sources": [{"name": "H", "domain": "hub"}], **small},
-        {
-            "name": "ST",
-            "domain": "leaf",
-            "sources": [{"name": "H", "domain": "hub", "subject_transforms": renamed}],
-            **small,
-        },
-        {"name": "ML", "domain": "hub", "mirror": {"name": "L", "domain": "leaf"}, **small},
-        {
-            "name": "BOTH",
-            "domain": "hub",
-            "sources": [{"name": "L", "domain": "leaf"}, {"name": "H", "domain": "hub"}],
-            **small,
-        },
-        {"name": "WELL", "domain": "other", "mirror": {"name": "FULL", "domain": "hub"}, **small},
-        {"name": "CHAIN", "domain": "hub", "mirror": {"name": "ML", "domain": "hub"}, **small},
-    ]
+    """Return mirrors and sources in both directions, over a link and between accounts."""
+    found: list[dict[str, Any]] = read_yaml(Path(__file__).with_name("load.yaml").read_bytes())
+    return found
 
 
 @contextmanager

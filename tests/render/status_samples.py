@@ -10,96 +10,31 @@ from jsplan.documents.status import Status
 from jsplan.units import SECOND
 from tests.render.samples import read
 
-NO_LIMITS = dict.fromkeys(("max_streams", "max_consumers", "max_memory", "max_storage"))
+PARTS: dict[str, dict[str, Any]] = read("status_parts")
 
 
 def domain(key: str, *, offline_reason: str = "", **more: Any) -> dict[str, Any]:
     """Return one element of `domains`; `offline_reason` is why it does not answer."""
-    there = {
-        "domain": key,
-        "js_domain": key,
-        "connection": "hub",
-        "reachable": True,
-        "reason": None,
-        "may_be_offline": None,
-        "last_seen": "2026-01-31T11:00:00Z",
-        "excused": None,
-        "server": f"{key}-server",
-        "cluster": None,
-        "version": "2.15.1",
-        "api_level": 5,
-        "messages": 1200,
-        "bytes": 4096,
-        "streams": 1,
-        "consumers": 1,
-        "memory": 0,
-        "storage": 4096,
-        "limits": NO_LIMITS,
-    }
-    gone = dict.fromkeys(
-        ("server", "version", "api_level", "streams", "consumers", "memory", "storage", "limits")
-    )
-    gone |= {
-        "reachable": False,
-        "reason": offline_reason,
-        "excused": True,
-        "may_be_offline": 7 * 86_400 * SECOND,
-        "messages": 0,
-        "bytes": 0,
-    }
+    there = PARTS["domain"] | {"domain": key, "js_domain": key, "server": f"{key}-server"}
+    gone = PARTS["offline"] | {"reason": offline_reason}
     return there | (gone if offline_reason else {}) | more
 
 
 def stream(address: str, messages: int = 1200, **more: Any) -> dict[str, Any]:
     """Return one element of `streams`."""
-    return {
-        "address": address,
-        "type": "stream",
-        "managed": True,
-        "down": False,
-        "fed_by": None,
-        "messages": messages,
-        "bytes": messages * 64,
-        "first_seq": 1,
-        "last_seq": messages,
-        "last_time": "2026-01-31T11:59:48.5Z",
-        "consumers": 1,
-        "created": "2026-01-01T00:00:00Z",
-        "cluster": None,
-        "thresholds": [],
-    } | more
+    counts = {"messages": messages, "bytes": messages * 64, "last_seq": messages}
+    return {"address": address} | PARTS["stream"] | counts | more
 
 
 def consumer(address: str, **more: Any) -> dict[str, Any]:
     """Return one element of `consumers`."""
-    place = {"consumer_seq": 1000, "stream_seq": 1100}
-    return {
-        "address": address,
-        "managed": True,
-        "pending": 100,
-        "ack_pending": 7,
-        "redelivered": 1,
-        "waiting": 0,
-        "delivered": place,
-        "ack_floor": {"consumer_seq": 990, "stream_seq": 1090},
-        "cluster": None,
-        "thresholds": [],
-    } | more
+    return {"address": address} | PARTS["consumer"] | more
 
 
 def flow(origin: str, to: str, cause: str | None = None, **more: Any) -> dict[str, Any]:
     """Return one element of `replication`."""
-    return {
-        "from": origin,
-        "to": to,
-        "kind": "source",
-        "healthy": cause is None,
-        "cause": cause,
-        "origin_last_seq": 1200,
-        "last_seq": 1200,
-        "lag": 0,
-        "active": SECOND // 2,
-    } | more
+    ends = {"from": origin, "to": to, "healthy": cause is None, "cause": cause}
+    return PARTS["flow"] | ends | more
 
 
 def status(**parts: Any) -> Status:
