@@ -11,11 +11,12 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
+
+from tests.support.listening_server import ListeningServer
 
 if TYPE_CHECKING:
     import subprocess
-    from types import TracebackType
 
 Moment = Literal["before it arrives", "before its answer"]
 #: Parts of the subjects of requests that change something. A kill at others makes no difference.
@@ -49,7 +50,7 @@ class KillPoint:
     counted: Callable[[str], bool] | None = None
 
 
-class KillProxy:
+class KillProxy(ListeningServer):
     """A proxy for one client process; `seen` are the subjects of its requests."""
 
     def __init__(self, port: int, boundary: KillPoint | None = None) -> None:
@@ -62,39 +63,20 @@ class KillProxy:
         # True for a request without a reply, such as an acknowledgement of an archive chunk.
         self._unanswered = False
         self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"nats://127.0.0.1:{self._listener.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for each in (self._listener, *self._sockets):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
+        super().__init__(type(self).join)
+        self.url = f"nats://127.0.0.1:{self.port}"
 
     def watch(self, victim: subprocess.Popen[bytes]) -> None:
         """Set the process to kill. Requests wait until it is known."""
         self._victim = victim
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._upstream))
-                for each in (client, server):
-                    each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._sockets += [client, server]
-                threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._answer, args=(server, client), daemon=True).start()
+    def join(self, client: socket.socket) -> None:
+        """Relay one connection of the client to its end."""
+        server = self.connect(self._upstream)
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.start_thread(self._answer, server, client)
+        self._forward(client, server)
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
         """Forward the answers of the server up to the one that must not arrive."""
@@ -142,6 +124,7 @@ class KillProxy:
 
     def _kill(self) -> None:
         while self._victim is None:
-            threading.Event().wait(0.01)
+            if self.over.wait(0.01):
+                return
         self._victim.kill()
         self._victim.wait()

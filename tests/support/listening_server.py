@@ -18,7 +18,7 @@ class ListeningServer:
     `received` is everything that `serve` read with `read`. `connections` counts the connections.
     """
 
-    def __init__(self, serve: Callable[[ListeningServer, socket.socket], None]) -> None:
+    def __init__(self, serve: Callable[[Any, socket.socket], None]) -> None:
         self._serve = serve
         self.received = bytearray()
         self.connections = 0
@@ -27,7 +27,7 @@ class ListeningServer:
         self._threads: list[threading.Thread] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
-        self._start_thread(self._accept)
+        self.start_thread(self._accept)
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +48,14 @@ class ListeningServer:
         self.received += data
         return data
 
-    def _start_thread(self, work: Callable[..., None], *arguments: object) -> None:
+    def connect(self, port: int) -> socket.socket:
+        """Connect to a local port, until the end of this server."""
+        stream = socket.create_connection(("127.0.0.1", port))
+        self._open.append(stream)
+        return stream
+
+    def start_thread(self, work: Callable[..., None], *arguments: object) -> None:
+        """Start a thread that ends with this server."""
         thread = threading.Thread(target=work, args=arguments, daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -59,7 +66,7 @@ class ListeningServer:
                 stream, _ = self._server.accept()
                 self.connections += 1
                 self._open.append(stream)
-                self._start_thread(self._serve_one, stream)
+                self.start_thread(self._serve_one, stream)
 
     def _serve_one(self, stream: socket.socket) -> None:
         with suppress(OSError):

@@ -7,9 +7,10 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
 from jsplan.sandbox.shapes import HOST, Layout, Node
+from tests.support.listening_server import ListeningServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,38 +18,25 @@ if TYPE_CHECKING:
     from jsplan.sandbox.shapes import PortOf
 
 
-class Relay:
+class Relay(ListeningServer):
     """A relay to a local port; while it is cut, it closes new connections."""
 
     def __init__(self) -> None:
         self.target = 0
-        self._closed = self._cut = False
+        self._cut = False
         self._lock = threading.Lock()
-        self._sockets: list[socket.socket] = []
-        self._threads: list[threading.Thread] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._server.getsockname()[1]
-        self._start_thread(self._accept)
-
-    def __enter__(self) -> Self:
-        return self
+        super().__init__(type(self).join)
 
     def __exit__(self, *_: object) -> None:
-        self._closed = True
-        with suppress(OSError):
-            self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+        self.over.set()
         self.cut()
-        for thread in self._threads:
-            thread.join()
-        for each in self._sockets:
-            each.close()
+        super().__exit__()
 
     def cut(self) -> None:
         """End every connection and refuse new ones."""
         with self._lock:
             self._cut = True
-            for each in self._sockets:
+            for each in list(self._open):
                 with suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
 
@@ -57,32 +45,14 @@ class Relay:
         with self._lock:
             self._cut = False
 
-    def _start_thread(self, work: object, *arguments: object) -> None:
-        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while not self._closed:
-            try:
-                near, _ = self._server.accept()
-            except OSError:
-                return
-            self._join(near)
-
-    def _join(self, near: socket.socket) -> None:
+    def join(self, near: socket.socket) -> None:
+        """Relay one connection to its end."""
         with self._lock:
             if self._cut or not self.target:
-                near.close()
                 return
-            try:
-                far = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:
-                near.close()
-                return
-            self._sockets += [near, far]
-        self._start_thread(self._pump, near, far, self._up)
-        self._start_thread(self._pump, far, near, self._down)
+            far = self.connect(self.target)
+        self.start_thread(self._pump, near, far, self._up)
+        self._pump(far, near, self._down)
 
     def _up(self, data: bytes) -> bytes:
         """Return the bytes that the target receives. Raise OSError to end the connection."""
@@ -130,14 +100,9 @@ class Failing(Relay):
     def __init__(self, target: int, failure: Failure, after: float) -> None:
         self.answered = 0
         self._failure, self._after = failure, after
-        self._over = threading.Event()
         self._noise = random.Random(7)
         super().__init__()
         self.target = target
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        super().__exit__()
 
     def _down(self, data: bytes) -> bytes:
         self.answered += len(data)
@@ -148,7 +113,7 @@ class Failing(Relay):
         if self._failure == "reset":
             self.cut()
         else:
-            self._over.wait()
+            self.over.wait()
         raise OSError
 
 
@@ -158,20 +123,15 @@ class Clogged(Relay):
     def __init__(self, target: int, after: int) -> None:
         self.is_clogged = threading.Event()
         self._remaining = after
-        self._over = threading.Event()
         super().__init__()
         self.target = target
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        super().__exit__()
 
     def _up(self, data: bytes) -> bytes:
         self._remaining -= len(data)
         if self._remaining >= 0:
             return data
         self.is_clogged.set()
-        self._over.wait()
+        self.over.wait()
         raise OSError
 
 
