@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-if TYPE_CHECKING:
-    from types import TracebackType
+from tests.support.http_server import Answer, HttpServer, json_answer
 
 BOT = "github-actions[bot]"
 
@@ -36,49 +33,17 @@ class FakeGitHub:
     _clock: int = 0
 
     def __enter__(self) -> FakeGitHub:  # noqa: PYI034 - no class derives from it
-        forge = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self._answer(None)
-
-            def do_POST(self) -> None:
-                self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-            def do_PATCH(self) -> None:
-                self.do_POST()
-
-            def _answer(self, body: dict[str, Any] | None) -> None:
-                token = self.headers["Authorization"].removeprefix("Bearer ")
-                code, said = forge.handle_request(self.command, self.path, body, token)
-                data = json.dumps(said).encode()
-                self.send_response(code)
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the library gives it
-                """Stay quiet."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-        self._thread.start()
+        self._server = HttpServer(self._answer)
+        self.url = self._server.url
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def __exit__(self, *_: object) -> None:
+        self._server.close()
 
-    @property
-    def url(self) -> str:
-        """Return the base URL of the API."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+    def _answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        token = headers["authorization"].removeprefix("Bearer ")
+        code, said = self.handle_request(method, path, json.loads(body) if body else None, token)
+        return json_answer(said, code)
 
     def add_comment(self, number: int, login: str, body: str) -> None:
         """Add a comment of an account."""

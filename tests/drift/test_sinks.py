@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +26,7 @@ from jsplan.drift.service.sinks import (
 from jsplan.jetstream.contexts import resolve_settings
 from jsplan.jetstream.publisher import Publisher
 from tests.drift.conftest import STREAMS
+from tests.support.http_server import Answer, HttpServer
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def test_every_kind_of_sink_is_built() -> None:
     assert SINK_BUILDERS.keys() == SINKS.keys()
 
 
-class WebhookServer:
+class WebhookServer(HttpServer):
     """A web server that takes notifications, or answers `status` without taking them."""
 
     def __init__(self) -> None:
@@ -74,37 +73,17 @@ class WebhookServer:
         self.headers: list[str | None] = []
         self.kinds: list[str] = []
         self.refused = 0
-        hook = self
+        super().__init__(self._take)
+        self.url = f"{self.url}/{SECRET}"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if hook.status == 200:
-                    hook.taken.append(body)
-                    hook.headers.append(self.headers.get("X-Key"))
-                    hook.kinds.append(self.headers["Content-Type"])
-                else:
-                    hook.refused += 1
-                self.send_response(hook.status)
-                self.send_header("Location", "http://127.0.0.1:1/")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: Any) -> None:
-                """Log nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}
-        )
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}/{SECRET}"
-
-    def close(self) -> None:
-        """End the server."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def _take(self, _method: str, _path: str, headers: dict[str, str], body: bytes) -> Answer:
+        if self.status == 200:
+            self.taken.append(json.loads(body))
+            self.headers.append(headers.get("x-key"))
+            self.kinds.append(headers["content-type"])
+        else:
+            self.refused += 1
+        return self.status, {"Location": "http://127.0.0.1:1/"}, b""
 
     @property
     def ids(self) -> list[str]:

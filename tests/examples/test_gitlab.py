@@ -7,9 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +18,7 @@ from jsplan.sandbox.shapes import User
 from tests.conftest import PROGRAM
 from tests.docs.pages import ROOT
 from tests.support.account_sharing import start_servers
+from tests.support.http_server import Answer, HttpServer, json_answer
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -43,47 +41,22 @@ def hub() -> Iterator[Server]:
         yield sandbox["hub"]
 
 
-@contextmanager
-def gitlab(notes: list[dict[str, Any]]) -> Iterator[str]:
+def gitlab(notes: list[dict[str, Any]]) -> HttpServer:
     """Serve the part of the API that is asked: the own user, and the notes of one merge request."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer({"id": 5} if self.path == "/user" else notes)
+    def answer(method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        assert headers["private-token"] == "secret"
+        if method == "GET":
+            return json_answer({"id": 5} if path == "/user" else notes)
+        text = str(json.loads(body)["body"])
+        if method == "POST":
+            notes.append({"id": len(notes) + 1, "author": {"id": 5}, "body": text})
+        else:
+            number = int(path.rpartition("/")[2])
+            next(one for one in notes if one["id"] == number)["body"] = text
+        return json_answer({})
 
-        def do_POST(self) -> None:
-            notes.append({"id": len(notes) + 1, "author": {"id": 5}, "body": self._body()})
-            self._answer({})
-
-        def do_PUT(self) -> None:
-            next(one for one in notes if one["id"] == int(self.path.rpartition("/")[2]))["body"] = (
-                self._body()
-            )
-            self._answer({})
-
-        def _body(self) -> str:
-            return str(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["body"])
-
-        def _answer(self, said: Any) -> None:
-            assert self.headers["PRIVATE-TOKEN"] == "secret"
-            data = json.dumps(said).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name that the library gives it
-            """Stay quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return HttpServer(answer)
 
 
 def run(job: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -127,8 +100,8 @@ def test_from_the_merge_request_to_the_server(hub: Server, tmp_path: Path) -> No
         shutil.copy(EXAMPLE / name, tmp_path)
     foreign = {"id": 1, "author": {"id": 9}, "body": "<!-- jsplan:shop:0 -->\nnot ours"}
     notes: list[dict[str, Any]] = [foreign]
-    with gitlab(notes) as url:
-        request = merge_request(url, hub)
+    with gitlab(notes) as api:
+        request = merge_request(api.url, hub)
         for _ in range(2):
             done = run("plan", tmp_path, **request)
             assert done.returncode == 0, done.stderr
@@ -157,12 +130,12 @@ def test_a_plan_that_no_apply_accepts(hub: Server, tmp_path: Path) -> None:
     shutil.copy(EXAMPLE / "report.py", tmp_path)
     files, notes = tmp_path / "jsplan.yaml", list[dict[str, Any]]()
     valid = (EXAMPLE / "jsplan.yaml").read_text("utf-8")
-    with gitlab(notes) as url:
+    with gitlab(notes) as api:
         files.write_text(f"{valid}  - {{name: ALL}}\nlint: {{JS220: error}}\n", "utf-8")
-        refused = run("plan", tmp_path, **merge_request(url, hub))
+        refused = run("plan", tmp_path, **merge_request(api.url, hub))
         has_plan = (tmp_path / "shop.plan").exists()
         files.write_text(f"{valid}  - {{name: ALL, subjects: [ORDERS.>]}}\n", "utf-8")
-        failed = run("plan", tmp_path, **merge_request(url, hub))
+        failed = run("plan", tmp_path, **merge_request(api.url, hub))
 
     assert (refused.returncode, has_plan) == (3, True), refused.stderr
     assert ["JS220" in note["body"] for note in notes] == [True]

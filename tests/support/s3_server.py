@@ -8,16 +8,14 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from jsplan.sandbox.servers import Ports
+from tests.support.http_server import Answer, HttpServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,7 +116,7 @@ def _ask(method: str, url: str) -> int:
         return 0
 
 
-class LossyProxy:
+class LossyProxy(HttpServer):
     """A proxy before the object store. What `loses` accepts arrives, and its answer does not.
 
     `passes_conditions=False` makes it a store without conditional writes, as old ones are.
@@ -127,59 +125,30 @@ class LossyProxy:
     def __init__(self, upstream: int, *, passes_conditions: bool = True) -> None:
         self.loses: Callable[[str, str], bool] = lambda _method, _path: False
         self.lost: list[str] = []
-        proxy = self
+        self._upstream, self._passes_conditions = upstream, passes_conditions
+        super().__init__(self._forward)
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def log_message(self, *_: object) -> None:
-                """Write nothing."""
-
-            def _forward(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                headers = proxy.translate_headers(
-                    {name.lower(): value for name, value in self.headers.items()}
-                )
-                if not passes_conditions:
-                    headers.pop("if-none-match", None)
-                server = http.client.HTTPConnection("127.0.0.1", upstream, timeout=60)
-                server.request(self.command, self.path, body, headers)
-                answer = server.getresponse()
-                data = answer.read()
-                server.close()
-                if proxy.loses(self.command, self.path):
-                    proxy.lost.append(f"{self.command} {self.path} {answer.status}")
-                    self.close_connection = True
-                    return
-                self.send_response(answer.status)
-                for name, value in answer.getheaders():
-                    if name.lower() not in {"transfer-encoding", "connection", "server", "date"}:
-                        self.send_header(name, value)
-                if "Content-Length" not in answer.headers:
-                    self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                with suppress(OSError):
-                    self.wfile.write(data)
-
-            do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward  # noqa: N815 - http.server calls these names
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
+    def _forward(
+        self, method: str, path: str, headers: dict[str, str], body: bytes
+    ) -> Answer | None:
+        headers = self.translate_headers(headers)
+        if not self._passes_conditions:
+            headers.pop("if-none-match", None)
+        server = http.client.HTTPConnection("127.0.0.1", self._upstream, timeout=60)
+        server.request(method, path, body, headers)
+        answer = server.getresponse()
+        data = answer.read()
+        server.close()
+        if self.loses(method, path):
+            self.lost.append(f"{method} {path} {answer.status}")
+            return None
+        own = {"transfer-encoding", "connection", "server", "date"}
+        more = {name: value for name, value in answer.getheaders() if name.lower() not in own}
+        return answer.status, more, data
 
     def translate_headers(self, headers: dict[str, str]) -> dict[str, str]:
         """Return the headers of a request as the store gets them; names are in lower case."""
         return headers
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
 
 
 class GoogleProxy(LossyProxy):
