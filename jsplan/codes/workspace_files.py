@@ -132,9 +132,8 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
     ),
     "JS123": CodeText(
         "Two domains lead to the same JetStream.",
-        "Both have the same login and the same JetStream domain, or both show the same stream of "
-        "one server, so each resource would be managed twice. It is a warning while no stream is "
-        "in the files or state for both.",
+        "Both have the same connection and the same JetStream domain, or the same login, or both "
+        "show the same stream of one server, so a resource would be managed twice.",
         "Correct one of them, or add `same_as:` if one is only another way to the other.",
     ),
     "JS124": CodeText(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -200,15 +200,17 @@ class DomainBuilder:
         Two domains for one JetStream need `same_as`.
         """
         out: dict[str, Domain] = {}
-        seen: dict[tuple[Hashable, str], Domain] = {}
+        seen: dict[tuple[str, str], str] = {}
         for key, domain in domains.items():
-            out[key], connection = domain, self.connections.get(domain.connection)
+            out[key] = domain
             if domain.same_as is not None:
                 out[key] = self._resolve_alias(domain, domains)
-            elif connection is not None:
-                first = seen.setdefault((_login_of(connection), domain.api_prefix), domain)
-                if first is not domain:
-                    self._report_duplicate(domain, first)
+            elif (
+                domain.connection in self.connections
+                and seen.setdefault((domain.connection, domain.api_prefix), key) != key
+            ):
+                first = seen[domain.connection, domain.api_prefix]
+                self._report_duplicate(domain, first)
         return out
 
     def _resolve_alias(self, domain: Domain, domains: Mapping[str, Domain]) -> Domain:
@@ -230,25 +232,18 @@ class DomainBuilder:
             return replace(domain, js_domain=other.js_domain)
         return domain
 
-    def _report_duplicate(self, domain: Domain, first: Domain) -> None:
-        over = " and ".join(dict.fromkeys((first.connection, domain.connection)))
+    def _report_duplicate(self, domain: Domain, first: str) -> None:
         summary = (
-            f"domains {first.key} and {domain.key} are the same JetStream:"
-            f" {domain.api_prefix} over connection {over}"
+            f"domains {first} and {domain.key} are the same JetStream:"
+            f" {domain.api_prefix} over connection {domain.connection}"
         )
         self.findings.error(
             "JS123",
             domain.range,
             summary,
-            f"Correct one of them, or add `same_as: {first.key}`"
+            f"Correct one of them, or add `same_as: {first}`"
             f" if {domain.key} is another connection to it.",
         )
-
-
-def _login_of(connection: Connection) -> Hashable:
-    """Return where a connection leads and as which user: with the same, to the same account."""
-    place = connection.url, connection.context, connection.account
-    return place, connection.user, connection.token, connection.creds, connection.nkey
 
 
 def read_imports(

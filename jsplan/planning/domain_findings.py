@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from jsplan.address import Address, compress_names, matches_any
 from jsplan.config.model import Domain
@@ -52,34 +51,42 @@ SAME_JETSTREAM = "JS123"
 
 
 def check_same_jetstream(inputs: PlanInputs) -> Findings:
-    """Yield the domains without `same_as` that show the same stream of one server.
+    """Refuse a stream that two domains would manage, which lead to one JetStream.
 
-    Its name, server, JetStream domain and the time of its creation, in ns, are the same. It is an
-    error where both domains would manage it.
+    Both have the same login and API prefix, or show a stream with the same name, server, JetStream
+    domain and time of its creation, in ns.
     """
-    seen: dict[tuple[str, ...], Address] = {}
-    found: dict[tuple[str, str], tuple[bool, Address, Address]] = {}
-    wanted = inputs.entries.keys() | inputs.workspace.resources.keys()
-    for address, live in sorted(inputs.live.objects.items()):
-        domain, names = inputs.workspace.domains.get(address.domain), server_names(live)
-        server = names.get("cluster") or names.get("name")
-        if domain is None or not domain.is_own or not address.is_stream or not server:
+    seen: dict[tuple[object, ...], Address] = {}
+    found: dict[tuple[str, str], tuple[Address, Address]] = {}
+    for address in sorted(inputs.entries.keys() | inputs.workspace.resources.keys()):
+        domain = inputs.workspace.domains.get(address.domain)
+        if domain is None or not domain.is_own or not address.is_stream:
             continue
-        js_domain = str(inputs.live.domains[address.domain].info.get("domain") or "")
-        first = seen.setdefault((address.stream, live.created, js_domain, server), address)
-        if first.domain != address.domain:
-            one = (first in wanted and address in wanted, first, address)
-            pair = first.domain, address.domain
-            found[pair] = max(found.get(pair, one), one)
-    for (first_key, key), (is_error, first, address) in found.items():
+        for identity in _identities(inputs, address):
+            first = seen.setdefault((address.stream, *identity), address)
+            if first.domain != address.domain:
+                found.setdefault((first.domain, address.domain), (first, address))
+    for (first_key, key), (first, address) in found.items():
         text = f"domain {key} leads to the same JetStream as {first_key}: {address} is {first}"
         detail = (
-            f"Add `same_as: {first_key}` to domain {key}, or correct its connection. "
-            "Declare each stream in one domain; from state a second one goes with jsplan state rm."
+            f"Declare it in one of them, and add `same_as: {first_key}` to domain {key}, or "
+            f"correct its connection. To forget it in state: jsplan state rm {address}"
         )
         place = inputs.workspace.domains[key].range
-        warning = Diagnostic("warning", SAME_JETSTREAM, text, detail, str(address), place)
-        yield replace(warning, severity="error") if is_error else warning
+        yield Diagnostic("error", SAME_JETSTREAM, text, detail, str(address), place)
+
+
+def _identities(inputs: PlanInputs, stream: Address) -> Iterator[tuple[object, ...]]:
+    """Yield what identifies the JetStream of a stream: by the files, and by the server."""
+    domain = inputs.workspace.domains[stream.domain]
+    if (way := inputs.workspace.connections.get(domain.connection)) is not None:
+        login = way.url, way.context, way.user, way.token, way.creds, way.nkey
+        yield ("login", domain.api_prefix, login)
+    live = inputs.live.get(stream)
+    names = server_names(live) if live is not None else {}
+    if live is not None and (server := names.get("cluster") or names.get("name")):
+        js_domain = str(inputs.live.domains[stream.domain].info.get("domain") or "")
+        yield ("server", server, js_domain, live.created)
 
 
 # --- offline for longer than the files allow ------------------------------------------------------

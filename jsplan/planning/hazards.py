@@ -30,7 +30,7 @@ from jsplan.planning.replication.affected_readers import (
     assess_unfilled,
 )
 from jsplan.planning.replication.arriving_messages import assess_arrivals, count_arrivals
-from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.checks import find_readers
 from jsplan.planning.replication.closed_streams import assess_closed
 from jsplan.planning.replication.impact import mirrors_relocated
 from jsplan.planning.replication.lost_origins import assess_unread_readers
@@ -210,11 +210,12 @@ def _breaks_replication(
     of its relocation.
     """
     declared = {edge.downstream for edge in inputs.topology.edges_from(decision.address)}
-    readers = {stream for stream, _, _ in find_downstream(inputs, decisions, decision.address)}
+    readers = {stream for stream, _, _ in find_readers(inputs, decisions, decision.address)}
     staying: list[str] = []
     for address in sorted(declared | readers):
         live, reader = inputs.live.get(address), decisions.get(address)
-        goes = live is None or (reader is not None and reader.actions == ["delete"])
+        is_absent = live is None and address not in readers
+        goes = is_absent or (reader is not None and reader.actions == ["delete"])
         if live is not None and reader is not None and decision.relocation is not None:
             goes = goes or mirrors_relocated(inputs, live, reader.planned)
         staying += [] if goes else [str(address)]

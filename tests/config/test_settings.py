@@ -216,7 +216,7 @@ backfills:
 """
 DOMAINS = (
     HEAD
-    + "connections: {c: {}, d: {user: d}}\ndomains: {hub: {connection: c}, imp: {connection: d, js_domain: hub}}\ndefaults: {domain: hub}\n"
+    + "connections: {c: {}, d: {}}\ndomains: {hub: {connection: c}, imp: {connection: d, js_domain: hub}}\ndefaults: {domain: hub}\n"
 )
 
 

@@ -220,3 +220,34 @@ def test_a_server_that_is_down(space: Space, clean_hub_leaf: Sandbox) -> None:
     assert (result.exit_code, list(changes(plan)), len(plan.deferred)) == (0, ["hub/stream/H"], 1)
     assert (found.exit_code, found.offline[0]["excused"]) == (0, True)
     assert list(changes(space.plan())) == ["leaf/stream/L"]
+
+
+@pytest.mark.parametrize(
+    ("after", "wanted"),
+    [
+        (None, ["BREAKS_REPLICATION leaf/stream/MIRROR mirrors or sources this stream"]),
+        (
+            {"max_age": "1h", "subject_delete_marker_ttl": "1h"},
+            ["DELETES_MESSAGES leaf/stream/MIRROR may lose messages (the number is not known)"],
+        ),
+    ],
+    ids=["deleted", "markers"],
+)
+def test_what_a_change_does_to_readers_that_do_not_answer(
+    space: Space, clean_hub_leaf: Sandbox, after: dict[str, Any] | None, wanted: list[str]
+) -> None:
+    """A mirror in an offline domain counts as it was last applied, and as the files have it."""
+    mirror = on("leaf", "MIRROR", mirror={"name": "O", "domain": "hub"}, allow_rollup_hdrs=True)
+    origin = on("hub", "O", subjects=["o"], allow_msg_ttl=True)
+    space.write(streams=[*origin, *mirror]).apply()
+    hub = clean_hub_leaf["hub"]
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for _ in range(3):
+            raw.request("o", b"")
+    clean_hub_leaf["leaf"].pause()
+    space.write(streams=[*([origin[0] | after] if after is not None else []), *mirror])
+    plan = space.plan()
+    clean_hub_leaf["leaf"].resume()
+    hazards = [h for c in plan.resource_changes for h in c.hazards if "leaf/stream" in h.message]
+    found = [f"{h.code} {h.message}" for h in hazards]
+    assert [text[: len(start)] for text, start in zip(found, wanted, strict=True)] == wanted

@@ -16,7 +16,7 @@ from jsplan.documents.plan import Hazard
 from jsplan.flows.graph import stores_republished
 from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_numbers import counted
-from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.checks import find_readers
 from jsplan.planning.replication.impact import (
     begins_to_queue,
     leaves_markers_sooner,
@@ -41,7 +41,7 @@ def assess_drained(inputs: PlanInputs, decision: ResourceDecision, decisions: De
         return
     if not decision.writes or not begins_to_queue(live.compact, decision.after):
         return
-    readers = sorted({flow[0] for flow in find_downstream(inputs, decisions, decision.address)})
+    readers = sorted({flow[0] for flow in find_readers(inputs, decisions, decision.address)})
     if readers:
         count, names = int(live.state["messages"]), [str(reader) for reader in readers]
         text = (
@@ -58,24 +58,32 @@ def assess_markers(inputs: PlanInputs, decision: ResourceDecision, decisions: De
     """
     if not decision.address.is_stream or not leaves_markers_sooner(decision):
         return
-    age, pending, found = int(decision.planned["max_age"]), [decision.address], dict[Address, int]()
+    age, pending = int(decision.planned["max_age"]), [decision.address]
+    found: dict[Address, int | None] = {}
     seen = {decision.address}
     while pending:
-        for reader, _, _ in find_downstream(inputs, decisions, pending.pop()):
+        for reader, _, _ in find_readers(inputs, decisions, pending.pop()):
             if reader in seen:
                 continue
             seen.add(reader)
             pending.append(reader)
-            live, config = inputs.live.get(reader), planned_config(inputs, decisions, reader) or {}
-            has = int(live.state.get("messages") or 0) if live is not None else 0
+            live, has = inputs.live.get(reader), None
+            config = planned_config(inputs, decisions, reader) or {}
+            if live is not None:
+                has = int(live.state.get("messages") or 0)
+            elif reader in inputs.entries:  # it does not answer
+                config = inputs.entries[reader].config
             history = int(config.get("max_msgs_per_subject") or 0)
             obeys = config.get("allow_rollup_hdrs") or history > 0
-            if has and obeys and not 0 < int(config.get("max_age") or 0) <= age:
+            if has != 0 and obeys and not 0 < int(config.get("max_age") or 0) <= age:
                 found[reader] = has
     if found:
-        total, names = sum(found.values()), sorted(map(str, found))
+        known, names = [n for n in found.values() if n is not None], sorted(map(str, found))
+        total = sum(known) if len(known) == len(found) else None
+        many = "messages (the number is not known)"
         text = (
-            f"{', '.join(names)} may lose up to {count_text(total, 'message')}: the markers of "
+            f"{', '.join(names)} may lose "
+            f"{many if total is None else 'up to ' + count_text(total, 'message')}: the markers of "
             "expired subjects are copied, and replace what is kept there"
         )
         yield counted("DELETES_MESSAGES", text, total, causes=names)
@@ -96,7 +104,7 @@ def assess_read_through(
         return
     readers = sorted(
         str(reader)
-        for reader, _, flow in find_downstream(inputs, decisions, parent)
+        for reader, _, flow in find_readers(inputs, decisions, parent)
         if (flow.get("consumer") or {}).get("name") == decision.address.consumer
     )
     if readers:

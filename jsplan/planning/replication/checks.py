@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jsplan.address import STAGING_PREFIX, Address
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.step_kinds import VERIFY_OP
+from jsplan.flows.graph import list_origins
 from jsplan.planning.drafts import Draft, Drafts, Key
 from jsplan.planning.model import Findings, Overrides, is_state_only
 from jsplan.planning.replication.impact import (
@@ -18,6 +19,7 @@ from jsplan.planning.replication.impact import (
     continue_sequence,
     flows_from,
     managed_downstream,
+    origin_of,
     planned_origins,
 )
 from jsplan.resources.nested import origin_key
@@ -117,6 +119,22 @@ def find_downstream(inputs: PlanInputs, decisions: Decisions, origin: Address) -
             and (planned is None or planned.actions != ["delete"])
         ):
             yield flow
+
+
+def find_readers(inputs: PlanInputs, decisions: Decisions, origin: Address) -> Iterator[Flow]:
+    """Yield what `find_downstream` does, and the readers in domains that do not answer.
+
+    Those have the flows that were last applied, and are in no `inputs.live`.
+    """
+    yield from find_downstream(inputs, decisions, origin)
+    real = inputs.topology.canonicalize(origin)
+    for address in sorted(inputs.recorded_downstream(origin)):
+        entry = inputs.entries.get(address)
+        if entry is not None and not inputs.live.is_reachable(address.domain):
+            for kind, flow in list_origins(entry.config):
+                found = origin_of(inputs, address, flow)
+                if found is not None and inputs.topology.canonicalize(found) == real:
+                    yield address, kind, flow
 
 
 def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Findings:

@@ -21,7 +21,7 @@ from jsplan.planning.decide import table_of
 from jsplan.planning.drafts import Draft
 from jsplan.planning.guards import RESTORE_OVER
 from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
-from jsplan.planning.replication.checks import find_downstream
+from jsplan.planning.replication.checks import find_readers
 from jsplan.planning.replication.impact import copies_again
 from jsplan.planning.restore.interrupted import is_part_of
 from jsplan.planning.restore.selection import Backup, RestoreTarget
@@ -124,9 +124,11 @@ def _check_readers(inputs: PlanInputs, target: RestoreTarget, decisions: Decisio
     A source copies all of it again instead, where nats-server 2.15 takes it for another stream.
     """
     last = int(target.saved.before["last_seq"])
-    for downstream, kind, flow in find_downstream(inputs, decisions, target.address):
+    for downstream, kind, flow in find_readers(inputs, decisions, target.address):
         live = inputs.live.get(downstream)
         if live is None:
+            if kind == "mirror" or not target.is_renewed:
+                yield _warn_of_silent(target, downstream, kind, last)
             continue
         has = int(live.state.get("last_seq") or 0)
         if kind == "source":
@@ -145,6 +147,15 @@ def _check_readers(inputs: PlanInputs, target: RestoreTarget, decisions: Decisio
                 "create it again."
             )
             yield Diagnostic("warning", STUCK_MIRROR, text, detail, str(target.address))
+
+
+def _warn_of_silent(target: RestoreTarget, downstream: Address, kind: str, last: int) -> Diagnostic:
+    text = (
+        f"{downstream} {kind}s it and does not answer: what it has had of it beyond sequence "
+        f"{last:,}, where the backup ends, it leaves out of what is stored from there on"
+    )
+    detail = "Restore it when that domain answers, to learn how much that is."
+    return Diagnostic("warning", STUCK_MIRROR, text, detail, str(target.address))
 
 
 def _check_rename(target: RestoreTarget) -> Findings:
