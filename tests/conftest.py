@@ -8,9 +8,10 @@ import itertools
 import os
 import sys
 from collections import Counter
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -59,32 +60,9 @@ STANDARD_ERROR = pytest.StashKey[int]()
 _number = itertools.count()
 
 
-class MakeServer(Protocol):
-    """A factory of fresh single servers; see `Sandbox.single`."""
-
-    def __call__(
-        self,
-        *,
-        domain: str | None = None,
-        accounts: bool = False,
-        jetstream: bool = True,
-        strict: bool | None = None,
-        extra: str = "",
-        version: str | None = None,
-    ) -> Server: ...
-
-
-class MakeHubLeaf(Protocol):
-    """A factory of fresh hubs with leaves; see `Sandbox.hub_and_leaf`."""
-
-    def __call__(
-        self,
-        *,
-        leaves: tuple[str, ...] = ("leaf",),
-        strict: bool | None = None,
-        extra: dict[str, str] | None = None,
-        version: str | None = None,
-    ) -> Sandbox: ...
+#: Factories of fresh servers, with the options of `Sandbox.single` or `Sandbox.hub_and_leaf`, and `version`.
+MakeServer = Callable[..., "Server"]
+MakeHubLeaf = Callable[..., Sandbox]
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -335,37 +313,25 @@ def sandboxes() -> Iterator[list[Sandbox]]:
         sandbox.close()
 
 
+def _start(sandboxes: list[Sandbox], made: Sandbox) -> Sandbox:
+    sandboxes.append(made)
+    made.start()
+    return made
+
+
+def _program(version: str | None) -> Path:
+    return versions.ensure_version(version) if version else PROGRAM
+
+
 @pytest.fixture
-def make_server() -> Iterator[MakeServer]:
+def make_server(sandboxes: list[Sandbox]) -> MakeServer:
     """A factory of fresh single servers, which are stopped after the test."""
-    made: list[Sandbox] = []
 
-    def make(
-        *,
-        domain: str | None = None,
-        accounts: bool = False,
-        jetstream: bool = True,
-        strict: bool | None = None,
-        extra: str = "",
-        version: str | None = None,
-    ) -> Server:
-        program = versions.ensure_version(version) if version else PROGRAM
-        made.append(
-            Sandbox.single(
-                domain=domain,
-                accounts=accounts,
-                jetstream=jetstream,
-                strict=strict,
-                extra=extra,
-                binary=program,
-            )
-        )
-        made[-1].start()
-        return made[-1]["server"]
+    def make(*, version: str | None = None, **options: Any) -> Server:
+        made = Sandbox.single(binary=_program(version), **options)
+        return _start(sandboxes, made)["server"]
 
-    yield make
-    for sandbox in made:
-        sandbox.close()
+    return make
 
 
 @pytest.fixture
@@ -375,22 +341,10 @@ def newer_servers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def make_hub_leaf() -> Iterator[MakeHubLeaf]:
+def make_hub_leaf(sandboxes: list[Sandbox]) -> MakeHubLeaf:
     """A factory of fresh hubs with leaves, which are stopped after the test."""
-    made: list[Sandbox] = []
 
-    def make(
-        *,
-        leaves: tuple[str, ...] = ("leaf",),
-        strict: bool | None = None,
-        extra: dict[str, str] | None = None,
-        version: str | None = None,
-    ) -> Sandbox:
-        program = versions.ensure_version(version) if version else PROGRAM
-        made.append(Sandbox.hub_and_leaf(leaves=leaves, strict=strict, extra=extra, binary=program))
-        made[-1].start()
-        return made[-1]
+    def make(*, version: str | None = None, **options: Any) -> Sandbox:
+        return _start(sandboxes, Sandbox.hub_and_leaf(binary=_program(version), **options))
 
-    yield make
-    for sandbox in made:
-        sandbox.close()
+    return make

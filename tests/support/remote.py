@@ -23,8 +23,6 @@ from jsplan.state.kv import KvBackend
 from jsplan.units import SECOND
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from jsplan.state import Backend, State
 
 ROOT = Path(__file__).parents[2]
@@ -59,12 +57,7 @@ class RemoteBackend:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.process.send_signal(signal.SIGCONT)
         self.process.kill()
         self.process.communicate()
