@@ -32,18 +32,11 @@ class LintServers:
         return self.raw.api_ok(f"$JS.{domain}.API.{verb}", payload)
 
     def stream(self, domain: str, name: str, **config: Any) -> dict[str, Any]:
-        made: dict[str, Any] = self.api(domain, f"STREAM.CREATE.{name}", {"name": name} | config)[
-            "config"
-        ]
-        return made
+        return dict(self.raw.create(name, domain, **config)["config"])
 
     def consumer(self, domain: str, stream: str, name: str, **config: Any) -> dict[str, Any]:
-        body = {"stream_name": stream, "config": {"name": name, "durable_name": name} | config}
-        made: dict[str, Any] = self.api(domain, f"CONSUMER.CREATE.{stream}.{name}", body)["config"]
-        return made
-
-    def messages(self, domain: str, name: str) -> int:
-        return int(self.api(domain, f"STREAM.INFO.{name}")["state"]["messages"])
+        config = {"ack_policy": "none"} | config
+        return dict(self.raw.consumer(stream, name, domain, **config)["config"])
 
     def wait_until_copying(self, domain: str, name: str) -> None:
         """Wait until every origin of a mirror or source is known."""
@@ -106,10 +99,10 @@ def test_object_stores_cross_and_buckets_do_not(lint_servers: LintServers) -> No
         lint_servers.stream(domain, "LAST", subjects=["last"])
     for subject in ("$O.B.C.x", "$KV.B.k", "last"):
         lint_servers.publish(subject)
-    wait_until(lambda: lint_servers.messages("leaf", "LAST") == 1, "the servers to agree")
+    wait_until(lambda: lint_servers.raw.count("LAST", "leaf") == 1, "the servers to agree")
 
-    assert [lint_servers.messages(domain, "OBJ_B") for domain in ("hub", "leaf")] == [1, 1]
-    assert [lint_servers.messages(domain, "KV_B") for domain in ("hub", "leaf")] == [1, 0]
+    assert [lint_servers.raw.count("OBJ_B", domain) for domain in ("hub", "leaf")] == [1, 1]
+    assert [lint_servers.raw.count("KV_B", domain) for domain in ("hub", "leaf")] == [1, 0]
 
 
 def test_a_message_comes_by_both_ways(lint_servers: LintServers) -> None:
@@ -124,8 +117,8 @@ def test_a_message_comes_by_both_ways(lint_servers: LintServers) -> None:
     lint_servers.wait_until_copying("hub", "ALL")
     lint_servers.publish("sales.x")
 
-    wait_until(lambda: lint_servers.messages("hub", "ALL") == 2, "the servers to agree")
-    assert lint_servers.messages("leaf", "S") == 1
+    wait_until(lambda: lint_servers.raw.count("ALL", "hub") == 2, "the servers to agree")
+    assert lint_servers.raw.count("S", "leaf") == 1
 
 
 def test_two_streams_republish_to_each_other(lint_servers: LintServers) -> None:
@@ -134,7 +127,7 @@ def test_two_streams_republish_to_each_other(lint_servers: LintServers) -> None:
     lint_servers.stream("hub", "B", subjects=["b.>"], republish={"src": "b.>", "dest": "a.>"})
     lint_servers.publish("a.x")
 
-    wait_until(lambda: lint_servers.messages("hub", "A") > 50, "the servers to agree")
+    wait_until(lambda: lint_servers.raw.count("A", "hub") > 50, "the servers to agree")
 
 
 def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None:
@@ -149,8 +142,8 @@ def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None
     lint_servers.wait_until_copying("hub", "M")
     lint_servers.publish("sales.x")
 
-    wait_until(lambda: lint_servers.messages("hub", "M") == 1, "the servers to agree")
-    assert lint_servers.messages("hub", "LOG") > 0
+    wait_until(lambda: lint_servers.raw.count("M", "hub") == 1, "the servers to agree")
+    assert lint_servers.raw.count("LOG", "hub") > 0
 
 
 def test_ids_of_another_origin_are_duplicates(lint_servers: LintServers) -> None:
@@ -163,10 +156,10 @@ def test_ids_of_another_origin_are_duplicates(lint_servers: LintServers) -> None
     for name in ("ALL", "FEWER"):
         lint_servers.wait_until_copying("hub", name)
     lint_servers.publish("a", "1")
-    wait_until(lambda: lint_servers.messages("hub", "FEWER") == 1, "the servers to agree")
+    wait_until(lambda: lint_servers.raw.count("FEWER", "hub") == 1, "the servers to agree")
     lint_servers.publish("b", "1", "2")
 
-    wait_until(lambda: lint_servers.messages("hub", "ALL") == 3, "the servers to agree")
+    wait_until(lambda: lint_servers.raw.count("ALL", "hub") == 3, "the servers to agree")
     wait_until(
         lambda: (
             lint_servers.api("hub", "STREAM.MSG.GET.FEWER", {"last_by_subj": "b"})["message"][
@@ -176,7 +169,7 @@ def test_ids_of_another_origin_are_duplicates(lint_servers: LintServers) -> None
         ),
         "the servers to agree",
     )
-    assert lint_servers.messages("hub", "FEWER") == 2
+    assert lint_servers.raw.count("FEWER", "hub") == 2
 
 
 def test_publishers_to_a_stream_with_sources_may_repeat_themselves(
@@ -187,7 +180,7 @@ def test_publishers_to_a_stream_with_sources_may_repeat_themselves(
     lint_servers.stream("hub", "ALL", subjects=["all"], sources=[{"name": "A"}])
     lint_servers.publish("all", "1", "1")
 
-    assert lint_servers.messages("hub", "ALL") == 2
+    assert lint_servers.raw.count("ALL", "hub") == 2
 
 
 def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
@@ -198,13 +191,13 @@ def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
     lint_servers.wait_until_copying("hub", "KEEPS")
     lint_servers.wait_until_copying("hub", "FOLLOWS")
     lint_servers.publish("a", **{"Nats-TTL": "1s"})
-    wait_until(lambda: lint_servers.messages("hub", "KEEPS") == 1, "the servers to agree")
+    wait_until(lambda: lint_servers.raw.count("KEEPS", "hub") == 1, "the servers to agree")
 
     wait_until(
-        lambda: lint_servers.messages("hub", "A") == 0 == lint_servers.messages("hub", "FOLLOWS"),
+        lambda: lint_servers.raw.count("A", "hub") == 0 == lint_servers.raw.count("FOLLOWS", "hub"),
         "the servers to agree",
     )
-    assert lint_servers.messages("hub", "KEEPS") == 1
+    assert lint_servers.raw.count("KEEPS", "hub") == 1
 
 
 def test_a_stream_in_memory_does_not_outlive_its_server(server: Server) -> None:
@@ -229,7 +222,7 @@ def test_a_mirror_without_interest_stays_empty(lint_servers: LintServers) -> Non
         lambda: lint_servers.api("hub", "STREAM.INFO.M")["state"]["last_seq"] == 1,
         "the servers to agree",
     )
-    assert lint_servers.messages("hub", "M") == 0
+    assert lint_servers.raw.count("M", "hub") == 0
 
 
 def test_a_stream_too_small_acknowledges_what_it_removes(lint_servers: LintServers) -> None:
@@ -237,7 +230,7 @@ def test_a_stream_too_small_acknowledges_what_it_removes(lint_servers: LintServe
     lint_servers.stream("hub", "A", subjects=["a"], max_bytes=10)
     lint_servers.publish("a")
 
-    assert lint_servers.messages("hub", "A") == 0
+    assert lint_servers.raw.count("A", "hub") == 0
 
 
 def test_a_glued_star_is_a_letter(lint_servers: LintServers) -> None:
@@ -247,7 +240,7 @@ def test_a_glued_star_is_a_letter(lint_servers: LintServers) -> None:
     with pytest.raises(NoResponders):
         lint_servers.publish("orders1")
     lint_servers.publish("orders*")
-    assert lint_servers.messages("hub", "A") == 1
+    assert lint_servers.raw.count("A", "hub") == 1
 
 
 def test_the_default_is_no_acknowledgement(lint_servers: LintServers) -> None:
@@ -292,7 +285,7 @@ def test_given_up_work_stays(lint_servers: LintServers, clean_hub_leaf: Sandbox)
         listener.next_message()
         lint_servers.raw.unsubscribe()
 
-    assert lint_servers.messages("hub", "Q") == 1
+    assert lint_servers.raw.count("Q", "hub") == 1
 
 
 def test_there_are_cases_to_ask_for() -> None:

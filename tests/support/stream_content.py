@@ -6,7 +6,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
-from tests.support.raw import NoResponders, Raw, encode
+from tests.support.raw import Raw, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,38 +77,6 @@ def fill(raw: Raw, stream: str, count: int, *, subjects: int = 3, header_every: 
         raw.flush()
     while (last := raw.state(stream)["last_seq"]) < before + count:
         assert last >= before
-
-
-def delete(raw: Raw, stream: str, *sequences: int) -> None:
-    """Delete messages, which leaves gaps."""
-    for seq in sequences:
-        raw.api_ok(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": seq})
-
-
-def pull_acks(raw: Raw, stream: str, name: str, count: int, *, domain: str = "") -> list[str]:
-    """Pull `count` messages and return their ack subjects."""
-    if not count:
-        return []
-    prefix = f"$JS.{domain}.API" if domain else "$JS.API"
-    raw.subscribe("acks.here")
-    request = {"batch": count, "expires": 5_000_000_000}
-    raw.publish(
-        f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{name}",
-        json.dumps(request).encode(),
-        reply="acks.here",
-    )
-    replies = [raw.next_reply() for _ in range(count)]
-    raw.unsubscribe()
-    return replies
-
-
-def acknowledge(raw: Raw, replies: Iterable[str]) -> None:
-    """Acknowledge each message and wait for the answer."""
-    for reply in replies:
-        try:
-            raw.request(reply, b"+ACK")
-        except NoResponders:
-            raise AssertionError(f"no consumer takes {reply}") from None
 
 
 def positions(raw: Raw, stream: str) -> dict[str, tuple[int, ...]]:
