@@ -24,6 +24,7 @@ from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.affected_readers import (
     assess_drained,
+    assess_left_behind,
     assess_markers,
     assess_read_through,
     assess_republished,
@@ -74,6 +75,7 @@ def assess_hazards(
     found = list(
         _deletes_messages(measured, nouns_of(decision.address), _left_origin(inputs, decision))
     )
+    found += assess_left_behind(inputs, decision, decisions, list(found))
     if decision.address.kind == "consumer":
         found += assess_replaced(inputs, decision)
     found += assess_reset(decision, inputs.measured.counts(decision.address))

@@ -92,6 +92,27 @@ def test_an_origin_that_has_grown(clean_hub_leaf: Sandbox, tmp_path: Path) -> No
         assert count("D") == 40
 
 
+@pytest.mark.matrix
+@pytest.mark.parametrize(("most", "lost"), [(2, 2), (4, 0)])
+def test_a_limit_that_deletes_what_a_copy_lacks(
+    clean_hub_leaf: Sandbox, tmp_path: Path, most: int, lost: int
+) -> None:
+    """Each message is counted that the origin deletes before a copy that is behind has it."""
+    space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
+    origin = {"name": "A", "domain": "hub", "subjects": ["a.>"]}
+    full = {"name": "B", "domain": "hub", "mirror": {"name": "A"}, "max_msgs": 5, "discard": "new"}
+    space.write(streams=[origin, full]).apply()
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        for _ in range(9):
+            raw.request("a.x", b"")
+        hub.wait_until(lambda: raw.api("$JS.hub.API.STREAM.INFO.B")["mirror"].get("lag"), "lag")
+    plan = space.write(streams=[origin | {"max_msgs": most}, full]).plan()
+    hazards = [h for change in plan.resource_changes for h in change.hazards]
+    found = [(h.messages, h.message) for h in hazards if h.code == "BREAKS_REPLICATION"]
+    text = "up to 2 messages are deleted before they are copied: hub/stream/B is behind"
+    assert found == ([(2, text)] if lost else [])
+
+
 A: dict[str, Any] = {"name": "A", "domain": "hub", "subjects": ["a.>"]}
 B: dict[str, Any] = {"name": "B", "domain": "hub", "subjects": ["b.>"]}
 R: dict[str, Any] = {"name": "R", "domain": "hub", "subjects": ["r.>"]}

@@ -230,8 +230,15 @@ def test_a_server_that_is_down(space: Space, clean_hub_leaf: Sandbox) -> None:
             {"max_age": "1h", "subject_delete_marker_ttl": "1h"},
             ["DELETES_MESSAGES leaf/stream/MIRROR may lose messages (the number is not known)"],
         ),
+        (
+            {"max_msgs": 1},
+            [
+                "BREAKS_REPLICATION up to 2 messages are deleted before they are copied: leaf/stream/M"
+            ],
+        ),
+        ({"max_msgs": 4}, []),
     ],
-    ids=["deleted", "markers"],
+    ids=["deleted", "markers", "limit", "enough"],
 )
 def test_what_a_change_does_to_readers_that_do_not_answer(
     space: Space, clean_hub_leaf: Sandbox, after: dict[str, Any] | None, wanted: list[str]

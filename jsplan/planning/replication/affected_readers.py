@@ -7,7 +7,7 @@ republishes may get nothing of it after a plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from jsplan.resources.consumer import filters_of
 from jsplan.units import count_text
 
 if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
     from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
     from jsplan.resources.fields import Config
 
@@ -49,6 +50,57 @@ def assess_drained(inputs: PlanInputs, decision: ResourceDecision, decisions: De
             "a work queue loses what is copied"
         )
         yield counted("DELETES_MESSAGES", text, count, causes=names)
+
+
+def assess_left_behind(
+    inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions, deleted: Iterable[Hazard]
+) -> Hazards:
+    """Yield the hazard of readers that have not copied all that a limit deletes of their origin."""
+    counts = [hazard.messages for hazard in deleted if hazard.code == "DELETES_MESSAGES"]
+    if not counts or decision.actions != ["update"] or not decision.address.is_stream:
+        return
+    found: dict[str, int | None] = {}
+    total = None if None in counts else _sum(counts)
+    for reader, kind, flow in find_readers(inputs, decisions, decision.address):
+        live = inputs.live.get(reader)
+        if live is None:
+            found[f"{reader} does not answer"] = total
+        elif _is_behind(live, flow):
+            most = _most_uncopied(decision, total, live if kind == "mirror" else None)
+            if most != 0:
+                found[f"{reader} is behind"] = most
+    if found:
+        total = None if None in found.values() else _sum(found.values())
+        some = "messages" if total is None else f"up to {count_text(total, 'message')}"
+        text = f"{some} are deleted before they are copied: {', '.join(found)}"
+        causes = [reason.partition(" ")[0] for reason in found]
+        yield counted("BREAKS_REPLICATION", text, total, causes=causes)
+
+
+def _sum(counts: Iterable[int | None]) -> int:
+    return sum(count or 0 for count in counts)
+
+
+def _is_behind(reader: LiveObject, flow: Config) -> bool:
+    """Check whether a mirror or source lags. The number that servers report may be too low."""
+    return any(one.get("lag") for one in reader.flows if one.get("name") == flow["name"])
+
+
+def _most_uncopied(
+    decision: ResourceDecision, deleted: int | None, mirror: LiveObject | None
+) -> int | None:
+    """Return how many of the deleted messages a reader lacks at most.
+
+    A mirror lacks the newest ones, and limits delete the oldest first, but that of each subject.
+    """
+    assert decision.live is not None
+    if mirror is None:
+        return deleted
+    now, copied = decision.live.state, int(mirror.state.get("last_seq") or 0)
+    lacks = min(int(now["messages"]), max(0, int(now["last_seq"]) - copied))
+    if deleted is None or any(one.path == "max_msgs_per_subject" for one in decision.fields):
+        return lacks
+    return max(0, lacks + deleted - int(now["messages"]))
 
 
 def assess_markers(inputs: PlanInputs, decision: ResourceDecision, decisions: Decisions) -> Hazards:
