@@ -47,9 +47,9 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
         "source that is behind. Where the origin loses its messages too, the number is what "
         "only it has. Or a limit deletes what a reader has not copied yet. Or a stream refuses "
         "what a flow brings, by `discard: new`, `max_msg_size`, `allow_msg_counter` or, before "
-        "nats-server 2.14, rollups that it does not allow. Or the consumer by which a source reads goes or changes its filter, or has "
-        "delivered what a lost stream had. Or a republish that another stream stores goes or "
-        "changes.",
+        "nats-server 2.14, rollups that it does not allow. Or the consumer by which a source "
+        "reads goes or changes its filter, or has delivered what a lost stream had. Or a "
+        "republish that another stream stores goes or changes.",
         "Wait until `jsplan status` shows that it follows. Remove the mirror or source first, or "
         "keep the origin.",
     ),

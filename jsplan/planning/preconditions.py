@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from jsplan.address import Address
 from jsplan.documents.plan import Step
 from jsplan.documents.step_kinds import VERIFY_OP
-from jsplan.facts.live import get_retention, is_durable
+from jsplan.facts.live import LiveObject, get_retention, is_durable
 from jsplan.flows.graph import ReaderIndex
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.arriving_messages import planned_flows
@@ -79,7 +79,7 @@ def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Sequence[Ste
     read = reader_domains(inputs, decisions) - inputs.live.unlisted.keys()
     listed = [domain for domain in sorted(read) if inputs.workspace.domains[domain].is_own]
     readers = ReaderIndex(_list_configs(inputs, decisions, listed))
-    digests, written = _digest_others(inputs, steps, listed), set[Address]()
+    others, written = _list_others(inputs, steps, listed), set[Address]()
     for stream, step in found.items():
         real = inputs.topology.canonicalize(stream)
         reading = readers.find(real)
@@ -91,21 +91,21 @@ def expect_readers(inputs: PlanInputs, decisions: Decisions, steps: Sequence[Ste
             # What many steps need is in the first: all are checked before any write.
             reading |= planned_flows(inputs, decisions).find_upstream({real, *reading}) - written
             written |= reading
-        if related := {str(a): digests[a] for a in sorted(reading) if a in digests}:
-            step.precondition["related"] = related
+        if related := sorted(others.keys() & reading):
+            step.precondition["related"] = {str(a): others[a].flows_fingerprint for a in related}
 
 
-def _digest_others(
+def _list_others(
     inputs: PlanInputs, steps: Iterable[Step], domains: Iterable[str]
-) -> dict[Address, str]:
-    """Return the `flows_fingerprint` of each stream that no step changes."""
+) -> dict[Address, LiveObject]:
+    """Return each stream of these domains that no step changes."""
     changed = {
         inputs.topology.canonicalize(Address.of_stream(a.domain, a.stream))
         for step in steps
         for a in _changed_by(step)
     }
     return {
-        one.address: one.flows_fingerprint
+        one.address: one
         for domain in domains
         for one in inputs.live.streams(domain)
         if one.address not in changed
