@@ -116,18 +116,6 @@ def _nest(value: Tree, times: int) -> Tree:
     return value
 
 
-def _edited(draw: Draw, text: str) -> str:
-    """Insert a hostile text, cut, repeat, or replace a number in it, as in `store-{1..3}`."""
-    numbers = list(re.finditer(r"\d+", text))
-    if numbers and draw(st.booleans()):
-        match, number = _choose(draw, numbers), _choose(draw, hostile_values.NUMBERS)
-        return f"{text[: match.start()]}{number}{text[match.end() :]}"
-    at, word = draw(st.integers(0, len(text))), _choose(draw, hostile_values.TEXTS)
-    times = _choose(draw, (2, 50, 1000, 20_000)) if len(text) < 10 else 9
-    kinds = (word + text, text + word, text[:at] + word + text[at:], text[:at], text[at:])
-    return _choose(draw, (*kinds, (text or "x") * times))
-
-
 @dataclass(frozen=True)
 class TreeChanges:
     """Changes of a tree; `donor` is one to take pieces from, `words` are of the target."""
@@ -139,8 +127,20 @@ class TreeChanges:
 
     def text(self) -> str:
         """Draw a hostile text."""
-        own = self.words and draw_one_in(self.draw, 3)
+        own = self.words and self.draw(st.booleans())
         return _choose(self.draw, self.words if own else hostile_values.TEXTS)
+
+    def _edited(self, text: str) -> str:
+        """Insert a hostile text, cut, repeat, or replace a number in it, as in `store-{1..3}`."""
+        numbers = list(re.finditer(r"\d+", text))
+        if numbers and draw_one_in(self.draw, 3):
+            match = _choose(self.draw, numbers)
+            number = _choose(self.draw, hostile_values.NUMBERS)
+            return f"{text[: match.start()]}{number}{text[match.end() :]}"
+        at, word = self.draw(st.integers(0, len(text))), self.text()
+        times = _choose(self.draw, (2, 50, 1000, 20_000)) if len(text) < 10 else 9
+        kinds = (word + text, text + word, text[:at] + word + text[at:], text[:at], text[at:])
+        return _choose(self.draw, (*kinds, (text or "x") * times))
 
     def _scalar(self) -> Tree:
         kind = _choose(self.draw, ("simple", "text", "text", "number", "raw"))
@@ -174,7 +174,7 @@ class TreeChanges:
             kinds = (text, [value], {"x": value}, {text[:20]: value}, nested, deep)
             return _choose(self.draw, kinds)
         if kind == "own" and isinstance(value, str) and not isinstance(value, Raw):
-            return _edited(self.draw, value)
+            return self._edited(value)
         if kind == "own" and isinstance(value, int | float) and not isinstance(value, bool):
             near = (value + 1, value - 1, -value, value * 1000, Raw(f"{value}.5"), value + 0.5)
             return _choose(self.draw, (*hostile_values.EXTREMES, *near))
@@ -189,7 +189,7 @@ class TreeChanges:
         draw = self.draw
         holder, key = _place(draw, box)
         value, keys = holder[key], list(holder) if isinstance(holder, dict) else range(len(holder))
-        kinds: tuple[str, ...] = ("replace", "replace", "replace", "remove", "twice", "swap")
+        kinds: tuple[str, ...] = (*["replace"] * 6, "remove", "twice", "swap")
         kinds += ("rename", "rename") if isinstance(holder, dict) else ()
         kinds += ("alias", "merge") if self.is_yaml and isinstance(holder, dict) else ()
         match _choose(draw, kinds):
