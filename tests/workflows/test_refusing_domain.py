@@ -115,7 +115,7 @@ def test_a_plan_without_the_domain(space: Space) -> None:
 
 
 def test_an_import_from_the_other_domain(space: Space, shared_server: Server) -> None:
-    """What is imported needs only the domains it is in."""
+    """An import needs only the domains of its objects."""
     with Raw(shared_server.url) as raw:
         raw.create("NEW", subjects=["new"])
     space.base["connections"]["two"]["password"] = "wrong"
