@@ -233,6 +233,26 @@ def test_a_source_whose_newest_message_is_not_saved(
     assert (left_to_do(space.plan()), space.plan().diagnostics) == ([], [])
 
 
+def test_a_bucket_that_copies_another_one_continues(
+    tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """A restored bucket with a history has what it copied last, and the plan has no hazard."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf)
+    copy = {"bucket": "COPY", "domain": "leaf", "sources": [{"name": "ALL", "domain": "hub"}]}
+    buckets = [{"bucket": "ALL", "domain": "hub"}, copy | {"history": 2}]
+    space.write(kv=buckets).apply()
+    with raw_of(clean_hub_leaf) as raw:
+        for number in range(6):
+            raw.request(f"$KV.ALL.k{number % 3}", b"%d" % number)
+        clean_hub_leaf["hub"].wait_until(
+            lambda: raw.api_ok(f"{LEAF}.STREAM.INFO.KV_COPY")["state"]["messages"] >= 3, "copy"
+        )
+        save(space, "leaf/**")
+        raw.api_ok(f"{LEAF}.STREAM.DELETE.KV_COPY")
+        plan, result = restore_backup(space)
+    assert (result.exit_code, hazards_of(plan)) == (0, [])
+
+
 def test_what_a_restored_stream_copies_since_its_backup(
     tmp_path: Path, clean_hub_leaf: Sandbox
 ) -> None:

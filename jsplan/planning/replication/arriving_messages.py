@@ -16,22 +16,23 @@ from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import FlowCount, FlowRequest
 from jsplan.flows.arrivals import ArrivalModel, Change, Count, Effect
 from jsplan.flows.graph import Flow, FlowGraph, StreamNode, list_origins
-from jsplan.health.losses import deletes_oldest
 from jsplan.planning.decide import planned_config, table_of
 from jsplan.planning.hazard_numbers import counted
 from jsplan.planning.model import Hazards
 from jsplan.planning.replication.affected_readers import share_connection
 from jsplan.planning.replication.closed_streams import list_resumed
 from jsplan.planning.replication.impact import continued_sources, copies_again
-from jsplan.resources.fields import Config
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, ROLLUP_MIRROR_LEVEL
 from jsplan.resources.source_header import source_name
 from jsplan.topology.replication_graph import subject_filters
-from jsplan.units import count_text
+from jsplan.units import count_text, instant_of, parse_instant
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
+    from jsplan.planning.restore.selection import RestoreTarget
 
 
 #: The counts of what flows take of their origins, by downstream stream.
@@ -181,7 +182,7 @@ class PlannedFlows:
         """
         for stream in filter(self._is_restored, self._real):
             target = self._inputs.backup[self._real[stream]]
-            if may_lack_sourced(target.config, target.saved.before) and not self._is_old(stream):
+            if may_lack_sourced(target, self._inputs.now) and not self._is_old(stream):
                 for flow in self.after.flows_into.get(stream, ()):
                     if flow.kind == "source" and not flow.config.get("consumer"):
                         yield flow
@@ -390,12 +391,24 @@ class PlannedFlows:
         return found
 
 
-def may_lack_sourced(config: Config, state: Mapping[str, Any]) -> bool:
-    """Check whether a stream may have deleted by itself the newest message of a source."""
+def may_lack_sourced(target: RestoreTarget, now: datetime) -> bool:
+    """Check whether a backup may lack, or lose at once, the newest message of a source.
+
+    A bucket deletes by its history only what the same key has again.
+    """
+    config, state = target.config, target.saved.before
+    age = int(config.get("max_age") or 0)
+    if not state["last_seq"]:
+        return False
+    if get_retention(config) != "limits" or not state["messages"]:
+        return True
+    if age and parse_instant(state["last_ts"]) < instant_of(now) - age:
+        return True
+    names = ["max_age"]
+    names += ["max_msgs", "max_bytes"] if config.get("discard", "old") == "old" else []
+    names += ["max_msgs_per_subject"] if target.address.kind == "stream" else []
     writers = len(config.get("sources") or ()) + bool(config.get("subjects"))
-    if get_retention(config) != "limits" or (writers > 1 and deletes_oldest(config)):
-        return bool(state.get("last_seq"))
-    return bool(state.get("last_seq")) and not state.get("messages")
+    return writers > 1 and any(int(config.get(name) or 0) > 0 for name in names)
 
 
 def _is_partial(flow: Flow) -> bool:
