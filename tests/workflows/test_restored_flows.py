@@ -461,7 +461,7 @@ def test_a_restore_that_was_killed_in_the_middle(
     space = single_space(tmp_path, server)
     space.write(streams=[{"name": "S", "subjects": ["origin"]}]).apply()
     noise = random.Random(1)
-    with Raw(server.url) as raw:
+    with Raw(server.url, timeout=30) as raw:
         for _ in range(40):
             raw.request("origin", noise.randbytes(100_000))
         save(space, "main/**")
