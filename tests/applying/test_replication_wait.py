@@ -53,9 +53,9 @@ def last_sequence(raw: Raw, stream: str, prefix: str = "$JS.API") -> int:
     return int(raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")["state"]["last_seq"])
 
 
-def is_connected(raw: Raw, stream: str, prefix: str = "$JS.API") -> bool:
+def is_connected(raw: Raw, stream: str, domain: str) -> bool:
     """Return True if the mirror or source of a stream has connected to its origin."""
-    info = raw.api_ok(f"{prefix}.STREAM.INFO.{stream}")
+    info = raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{stream}")
     flow = info.get("mirror") or info["sources"][0]
     return int(flow.get("active", -1)) >= 0
 
