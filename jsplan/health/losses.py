@@ -20,8 +20,8 @@ UNREADABLE, RETURNED = f"{LOST_KEY}-messages", f"{LOST_KEY}-sequences"
 _PAUSE: Final = "pause_until"
 REMOVED: Final = f"{LOST_KEY}-interior"
 DISAGREEING: Final = f"{LOST_KEY}-replicas"
-#: Losses since a watermark.
-SINCE_CHECK: Final = (RETURNED, REMOVED)
+#: Losses of a stream since a watermark.
+SINCE_CHECK: Final = (RETURNED, REMOVED, MISSED)
 #: Fields with which a server deletes or leaves out messages by itself, or for a publisher.
 _LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
 _DELETES: Final = ("allow_rollup_hdrs", "allow_msg_ttl", "allow_msg_schedules", "mirror")
@@ -48,11 +48,12 @@ NOTHING_KNOWN: Final = LastApplied()
 def find_losses(
     live: LiveObject, now: int, stream: LiveObject | None, last: LastApplied
 ) -> list[Breach]:
-    """Return lost messages of a stream, or the missed ones and the pause of a consumer.
+    """Return lost or missed messages, and the pause of a consumer.
 
-    `stream` is that of a consumer, `now` ns since 1970. Rests on these rules of servers: the last
-    sequence of a stream never falls, `state.lost` is what its server could not read when it
-    started, and a consumer that another client moves, or a purge, is delivered from there.
+    `stream` is that of a consumer, or the origin of a mirror; `now` ns since 1970. Rests on these
+    rules of servers: the last sequence of a stream never falls, `state.lost` is what its server
+    could not read when it started, a consumer that another client moves, or a purge, is delivered
+    from there, and a mirror has the sequences of its origin.
     """
     if not is_enabled(list_keys(live.raw.get("metadata") or {})):
         return []
@@ -65,6 +66,7 @@ def find_losses(
             _find_return(live, last),
             _find_removed(live, last),
             _find_disagreeing(live),
+            _find_uncopied(live, stream, last) if stream is not None else None,
         ]
     return [breach for breach in found if breach is not None]
 
@@ -157,6 +159,28 @@ def _find_removed(live: LiveObject, last: LastApplied) -> Breach | None:
         f"its server lost {count_text(gone, 'message')} since {last.seen_at}: it has no limits and "
         "denies purges and deletions",
     )
+
+
+def _find_uncopied(live: LiveObject, origin: LiveObject, last: LastApplied) -> Breach | None:
+    """Return a finding for a mirror whose origin deleted messages before it had copied them.
+
+    It has new gaps then, and its origin begins behind the place where the mirror was at the last
+    check. What clients deleted there is counted too. A mirror that copies only some subjects, or
+    whose stream keeps the last message of each, has gaps of its own.
+    """
+    config = live.compact.get("mirror") or {}
+    if not last.seen_at or config.get("filter_subject") or config.get("subject_transforms"):
+        return None
+    streams = live.compact, origin.compact
+    if any(map(_supersedes, streams)) or any(one.get("max_msgs_per_subject") for one in streams):
+        return None
+    gaps = int(live.state.get("num_deleted") or 0) - last.deleted
+    missed = min(gaps, int(origin.state.get("first_seq") or 0) - 1 - last.last_seq)
+    if missed <= 0:
+        return None
+    count = count_text(missed, "message")
+    text = f"it missed at most {count}, which its origin deleted before they were copied"
+    return _critical(MISSED, f"{text}, since {last.seen_at}")
 
 
 def deletes_oldest(config: Config) -> bool:

@@ -51,7 +51,7 @@ def find_health(
     What is in the middle of a replacement may be paused, or have fewer messages than before. It has
     its own finding (`interrupted`), or a running process works on it.
     """
-    stream, address = inputs.stream_of(live.address), live.address
+    stream, address = _source_of(inputs, live.address), live.address
     found = find_breaches(live, now, stream, last_applied(inputs, live))
     busy = not {address, address.parent}.isdisjoint(interrupted)
     if busy or _is_interrupted(inputs, address):
@@ -72,9 +72,18 @@ def _with_copy(inputs: PlanInputs, address: Address, breach: Breach) -> Breach:
     return replace(breach, cause=f"{breach.cause}. {others[0]} may still have them: {command}")
 
 
+def _source_of(inputs: PlanInputs, address: Address) -> LiveObject | None:
+    """Return the live stream of a consumer, or the origin of a mirror in the files."""
+    if address.parent is not None:
+        return inputs.stream_of(address)
+    edges = inputs.topology.edges_into(address)
+    return next((inputs.live.get(edge.origin) for edge in edges if edge.kind == "mirror"), None)
+
+
 def has_lost_since(inputs: PlanInputs, stream: LiveObject) -> bool:
-    """Check whether a stream lost messages since the last check or apply."""
-    found = find_losses(stream, instant_of(inputs.now), None, last_applied(inputs, stream))
+    """Check whether a stream lost or missed messages since the last check or apply."""
+    origin, now = _source_of(inputs, stream.address), instant_of(inputs.now)
+    found = find_losses(stream, now, origin, last_applied(inputs, stream))
     return any(breach.key in SINCE_CHECK for breach in found)
 
 

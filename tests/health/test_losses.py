@@ -9,20 +9,20 @@ import pytest
 from jsplan.address import Address
 from jsplan.errors import JsplanError
 from jsplan.facts.live import LiveObject
-from jsplan.health.losses import NOTHING_KNOWN, find_losses
+from jsplan.health.losses import NOTHING_KNOWN, LastApplied, find_losses
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
 from tests.applying.consumer_helpers import pull
 from tests.support.older_store import keep_store, put_store_back
 from tests.support.raw import Raw
-from tests.support.workspaces import RecordingObserver, Space, single_space
+from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Server
-    from tests.conftest import MakeServer
+    from tests.conftest import MakeHubLeaf, MakeServer
 
 pytestmark = pytest.mark.matrix
 
@@ -262,6 +262,55 @@ def test_messages_that_a_consumer_missed(
     assert expected is None or expected[1] in causes(space)[0]
 
 
+def test_messages_that_a_mirror_missed(make_hub_leaf: MakeHubLeaf, tmp_path: Path) -> None:
+    """They are counted from where the mirror was at the last check, and named until an apply."""
+    sandbox = make_hub_leaf()
+    hub, leaf = sandbox["hub"], sandbox["leaf"]
+    space = hub_leaf_space(tmp_path, sandbox)
+    origin = {"name": "O", "domain": "leaf", "subjects": ["o", "p"], "max_msgs": 10}
+    mirror = {"name": "O", "domain": "leaf"}
+    streams: list[dict[str, Any]] = [
+        origin,
+        {"name": "M", "domain": "hub", "mirror": mirror},
+        {"name": "PART", "domain": "hub", "mirror": mirror | {"filter_subject": "p"}},
+    ]
+    space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
+
+    def publish(count: int) -> None:
+        with Raw(leaf.url, leaf.user, leaf.password) as raw:
+            for number in range(count):
+                raw.api_ok("op"[number % 2], "m")
+
+    def follow(last: int) -> None:
+        with Raw(hub.url, hub.user, hub.password) as raw:
+            hub.wait_until(
+                lambda: all(raw.state(name)["last_seq"] == last for name in ("M", "PART")),
+                "follow",
+                60.0,
+            )
+
+    publish(36)  # what limits delete behind a mirror is not missed
+    follow(36)
+    with Raw(leaf.url, leaf.user, leaf.password) as raw:
+        raw.delete("O", 30)
+    assert attention(space) == []
+    publish(20)
+    follow(56)
+    assert attention(space) == []
+
+    hub.stop()
+    publish(14)
+    hub.start()
+    sandbox.wait_ready()
+    follow(70)
+    for _ in range(2):
+        assert attention(space) == [("hub/stream/M", "jsplan.missed", "critical")]
+    assert "it missed at most 4 messages, which its origin deleted before they" in causes(space)[0]
+    streams[1]["description"] = "accepts what is there"
+    space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
+    assert attention(space) == []
+
+
 def test_what_is_no_missed_message(tmp_path: Path, server: Server) -> None:
     """A consumer that reads on, one that is new, and a purge miss nothing."""
     space = single_space(tmp_path, server)
@@ -326,3 +375,33 @@ def test_what_a_killed_server_reports(
     assert [breach.cause.endswith(named) for breach in found] == [True] * bool(named)
     levels = ["warning" if "purged" in breach.cause else "critical" for breach in found]
     assert [breach.level for breach in found] == levels
+
+
+@pytest.mark.parametrize(
+    ("mirror", "origin", "was_at", "missed"),
+    [
+        ({}, {}, 6, "3 messages"),
+        ({}, {}, 8, "1 message"),
+        ({}, {}, 9, ""),
+        ({"mirror": {"name": "O", "filter_subject": "a"}}, {}, 6, ""),
+        ({"mirror": {"name": "O", "subject_transforms": [{"src": "a"}]}}, {}, 6, ""),
+        ({}, {"max_msgs_per_subject": 5}, 6, ""),
+        ({}, {"allow_rollup_hdrs": True}, 6, ""),
+        ({"max_msgs_per_subject": 1}, {}, 6, ""),
+    ],
+)
+def test_what_a_mirror_missed(
+    mirror: dict[str, Any], origin: dict[str, Any], was_at: int, missed: str
+) -> None:
+    """New gaps count up to the first message of the origin, unless they have another reason."""
+    copy = Address("hub", "stream", "M")
+    state = {"first_seq": 1, "last_seq": 20, "num_deleted": 5}
+    live = LiveObject(copy, {"name": "M", "mirror": {"name": "O"}} | mirror, "", state)
+    stream = LiveObject(
+        Address("leaf", "stream", "O"), {"name": "O"} | origin, "", {"first_seq": 10}
+    )
+    last = LastApplied(was_at, seen_at="2026-11-30T00:00:00Z", first_seq=1, deleted=2)
+
+    found = [breach.cause for breach in find_losses(live, 0, stream, last)]
+
+    assert [f"at most {missed}, which" in cause for cause in found] == [True] * bool(missed)
