@@ -80,7 +80,8 @@ def _identities(inputs: PlanInputs, stream: Address) -> Iterator[tuple[object, .
     """Yield what identifies the JetStream of a stream: by the files, and by the server."""
     domain = inputs.workspace.domains[stream.domain]
     if (way := inputs.workspace.connections.get(domain.connection)) is not None:
-        login = way.url, way.context, way.user, way.token, way.creds, way.nkey
+        certificate = way.tls.cert if way.tls is not None else None
+        login = way.url, way.context, way.user, way.token, way.creds, way.nkey, certificate
         yield ("login", domain.api_prefix, login)
     live = inputs.live.get(stream)
     names = server_names(live) if live is not None else {}
