@@ -57,9 +57,8 @@ types: setup-spark ## mypy --strict over package and tests
 imports: setup-spark ## the imports between the packages
 	@$(BIN)/lint-imports --no-logo
 
-# Each server has one processor: with both they wake each other for nothing. The matrix and the soak leave it to the server.
 pytest: setup-spark ## the tests alone
-	GOMAXPROCS=1 $(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	$(PYTEST) -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-matrix: spark-classes ## the release, the reports in a browser, the tests marked `matrix` against every supported nats-server, and Spark 4.0 and 4.1
 	$(PYTEST) -m download tests/access tests/install tests/sandbox tests/facts tests/planning tests/workflows tests/render tests/examples

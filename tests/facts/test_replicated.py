@@ -19,6 +19,7 @@ from tests.facts.conftest import (
 )
 from tests.facts.test_interest import check_bounds, filters, one_with_holes
 from tests.facts.test_limits import CAUSES, MANY, check_exact, deleting_limits
+from tests.support.raw import Raw
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,8 +33,17 @@ SINGLE_CAUSES = [(cause,) for cause in CAUSES]
 
 @pytest.fixture(scope="module")
 def _cluster_server() -> Iterator[FilledServer]:
-    with Sandbox.cluster(binary=PROGRAM) as sandbox, open_filled_server(sandbox["n1"]) as filled:
-        yield filled
+    with Sandbox.cluster(binary=PROGRAM) as sandbox:
+        server = sandbox["n1"]
+
+        def places_streams() -> bool:
+            """Create one. The first requests to a new cluster may get no answer."""
+            with Raw(server.url, server.user, server.password, timeout=5) as raw:
+                return bool(raw.create("FIRST"))
+
+        server.wait_until(places_streams, "create a stream", 60)
+        with open_filled_server(server) as filled:
+            yield filled
 
 
 @pytest.fixture
