@@ -24,6 +24,7 @@ DISAGREEING: Final = f"{LOST_KEY}-replicas"
 SINCE_CHECK: Final = (RETURNED, REMOVED, MISSED)
 #: Fields with which a server deletes or leaves out messages by itself, or for a publisher.
 _LIMITS: Final = ("max_age", "max_msgs", "max_bytes", "max_msgs_per_subject")
+_BY_SUBJECT: Final = ("max_msgs_per_subject", "allow_rollup_hdrs")
 _DELETES: Final = ("allow_rollup_hdrs", "allow_msg_ttl", "allow_msg_schedules", "mirror")
 
 
@@ -171,8 +172,7 @@ def _find_uncopied(live: LiveObject, origin: LiveObject, last: LastApplied) -> B
     config = live.compact.get("mirror") or {}
     if not last.seen_at or config.get("filter_subject") or config.get("subject_transforms"):
         return None
-    streams = live.compact, origin.compact
-    if any(map(_supersedes, streams)) or any(one.get("max_msgs_per_subject") for one in streams):
+    if any(one.get(name) for one in (live.compact, origin.compact) for name in _BY_SUBJECT):
         return None
     gaps = int(live.state.get("num_deleted") or 0) - last.deleted
     missed = min(gaps, int(origin.state.get("first_seq") or 0) - 1 - last.last_seq)

@@ -56,11 +56,13 @@ def check_same_jetstream(inputs: PlanInputs) -> Findings:
     Both have the same login and API prefix, or show a stream with the same name, server, JetStream
     domain and time of its creation, in ns.
     """
+    own = {key for key, domain in inputs.workspace.domains.items() if domain.is_own}
+    if len(own) < 2:
+        return
     seen: dict[tuple[object, ...], Address] = {}
     found: dict[tuple[str, str], tuple[Address, Address]] = {}
     for address in sorted(inputs.entries.keys() | inputs.workspace.resources.keys()):
-        domain = inputs.workspace.domains.get(address.domain)
-        if domain is None or not domain.is_own or not address.is_stream:
+        if address.domain not in own or not address.is_stream:
             continue
         for identity in _identities(inputs, address):
             first = seen.setdefault((address.stream, *identity), address)

@@ -20,6 +20,7 @@ from jsplan.documents.step_kinds import RESTORED
 from jsplan.planning.decide import table_of
 from jsplan.planning.drafts import Draft
 from jsplan.planning.guards import RESTORE_OVER
+from jsplan.planning.interruptions import INTERRUPTED
 from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_readers
 from jsplan.planning.replication.impact import copies_again
@@ -41,8 +42,7 @@ if TYPE_CHECKING:
 AS_SAVED: Final = "is_as_it_was_saved"
 IN_THE_WAY: Final = "is_in_the_way"
 NOT_RESTORABLE, WILL_EXPIRE, STUCK_MIRROR = "JS470", "JS471", "JS483"
-#: The code of something interrupted.
-INTERRUPTED, ALL_SAVED = "JS424", "All of them are in the backup, and are restored again."
+ALL_SAVED = "All of them are in the backup, and are restored again."
 _OWN_CODES: Final = (NOT_RESTORABLE, RESTORE_OVER, WILL_EXPIRE)
 #: What to do about findings of every plan, by code and kind of address: no file can be changed.
 _HINTS: Final[Mapping[tuple[str, bool], str]] = {
