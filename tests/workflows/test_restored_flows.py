@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from tests.support.workspaces import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyResult
@@ -450,27 +451,33 @@ def test_a_restore_that_was_not_recorded(
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("is_written", [False, True], ids=["", "written since"])
+@pytest.mark.parametrize("left", ["nothing", "a part", "a part with a new message"])
 def test_a_restore_that_was_killed_in_the_middle(
-    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, *, is_written: bool
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch, left: str
 ) -> None:
     """A part that a killed restore left is named and not adopted; the next one begins again.
 
     nats-server 2.15 activates a part after five seconds. With a new message it is not deleted.
+    A restore that is killed before its first block of 1 MiB has arrived leaves nothing.
     """
     space = single_space(tmp_path, server)
     space.write(streams=[{"name": "S", "subjects": ["origin"]}]).apply()
-    noise = random.Random(1)
+    noise, is_written = random.Random(1), left == "a part with a new message"
     with Raw(server.url, timeout=30) as raw:
         for _ in range(40):
             raw.request("origin", noise.randbytes(100_000))
         save(space, "main/**")
         raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+        is_left = left != "nothing" and raw.api_level() >= RESTORE_ANY_NAME_LEVEL
+
+        def wait() -> None:
+            if is_left:
+                server.wait_until(lambda: _takes_messages(raw, is_written=False), "restore a part")
+
         with monkeypatch.context() as patch:
-            _die_in_the_middle(patch)
+            _die_in_the_middle(patch, 0 if left == "nothing" else 2_000_000, wait)
             with pytest.raises(SimulatedKill):
                 restore_backup(space)
-        is_left = raw.api_level() >= RESTORE_ANY_NAME_LEVEL
         if is_left:
             server.wait_until(
                 lambda: _takes_messages(raw, is_written=is_written), "end the restore"
@@ -492,16 +499,17 @@ def test_a_restore_that_was_killed_in_the_middle(
     assert status(space.load, RecordingObserver()).interrupted == []
 
 
-def _die_in_the_middle(patch: pytest.MonkeyPatch) -> None:
-    """Let a restore end without clean-up when it has sent a part."""
+def _die_in_the_middle(patch: pytest.MonkeyPatch, size: int, wait: Callable[[], None]) -> None:
+    """Let a restore end without clean-up when it has sent this many bytes, and `wait` returns."""
 
     async def send_a_part(*where: Any) -> AsyncGenerator[bytes, None]:
         sent = 0
         async for chunk in read_snapshot(*where):
+            if sent >= size:
+                await asyncio.to_thread(wait)
+                raise SimulatedKill
             yield chunk
             sent += len(chunk)
-            if sent > 2_000_000:
-                raise SimulatedKill
 
     async def leave_it(*_: object) -> None: ...
 
