@@ -133,7 +133,8 @@ WORKSPACE_FILES: Final[Mapping[str, CodeText]] = {
     "JS123": CodeText(
         "Two domains lead to the same JetStream.",
         "Both have the same connection and the same JetStream domain, or the same login, or both "
-        "show the same stream of one server, so a resource would be managed twice.",
+        "show the same stream of one server, so a resource would be managed twice, or a reader "
+        "of it not be found.",
         "Correct one of them, or add `same_as:` if one is only another way to the other.",
     ),
     "JS124": CodeText(

@@ -51,17 +51,19 @@ SAME_JETSTREAM = "JS123"
 
 
 def check_same_jetstream(inputs: PlanInputs) -> Findings:
-    """Refuse a stream that two domains would manage, which lead to one JetStream.
+    """Refuse a stream that two domains would manage or read, which lead to one JetStream.
 
-    Both have the same login and API prefix, or show a stream with the same name, server, JetStream
-    domain and time of its creation, in ns.
+    A flow from the one would be taken for another than a flow from the other. Both have the same
+    login and API prefix, or show a stream with the same name, server, JetStream domain and time of
+    its creation, in ns.
     """
     own = {key for key, domain in inputs.workspace.domains.items() if domain.is_own}
     if len(own) < 2:
         return
     seen: dict[tuple[object, ...], Address] = {}
     found: dict[tuple[str, str], tuple[Address, Address]] = {}
-    for address in sorted(inputs.entries.keys() | inputs.workspace.resources.keys()):
+    origins = {edge.origin for edge in inputs.topology.edges}
+    for address in sorted(inputs.entries.keys() | inputs.workspace.resources.keys() | origins):
         if address.domain not in own or not address.is_stream:
             continue
         for identity in _identities(inputs, address):
@@ -72,8 +74,10 @@ def check_same_jetstream(inputs: PlanInputs) -> Findings:
         text = f"domain {key} leads to the same JetStream as {first_key}: {address} is {first}"
         detail = (
             f"Declare it in one of them, and add `same_as: {first_key}` to domain {key}, or "
-            f"correct its connection. To forget it in state: jsplan state rm {address}"
+            "correct its connection."
         )
+        if address in inputs.entries:
+            detail += f" To forget it in state: jsplan state rm {address}"
         place = inputs.workspace.domains[key].range
         yield Diagnostic("error", SAME_JETSTREAM, text, detail, str(address), place)
 

@@ -78,6 +78,36 @@ def test_two_connections_with_the_same_login(tmp_path: Path, clean_hub_leaf: San
     ]
 
 
+@pytest.mark.parametrize("connection", ["other", "direct"])
+def test_an_origin_that_another_domain_has(
+    connection: str, tmp_path: Path, clean_hub_leaf: Sandbox
+) -> None:
+    """A stream of one domain that another one of the same JetStream reads is an error.
+
+    Otherwise the plan would say that the origin does not exist. `direct` has another login: there
+    only the server's answer shows it, once the origin exists.
+    """
+    space, leaf = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["leaf"]
+    login = {"url": leaf.url, "user": leaf.user, "password": leaf.password}
+    hub = space.base["connections"]["hub"]
+    space.base["connections"] |= {"direct": login, "other": hub}
+    space.base["domains"] = {
+        "far": {"connection": "hub", "js_domain": "leaf"},
+        "near": {"connection": connection, "js_domain": "leaf"},
+    }
+    origin = {"name": "S", "domain": "far"}
+    if connection == "direct":
+        assert space.write(streams=[origin]).apply()[1].exit_code == 0
+    copy = {"name": "M", "domain": "near", "mirror": {"name": "S"}}
+    plan = space.write(streams=[origin, copy]).plan()
+    assert _same_jetstream(plan) == [
+        "domain near leads to the same JetStream as far: near/stream/S is far/stream/S"
+    ]
+    space.base["domains"]["near"]["same_as"] = "far"
+    assert space.write(streams=[origin, copy]).apply()[1].exit_code == 0
+    assert left_to_do(space.plan()) == []
+
+
 def _same_jetstream(plan: Plan) -> list[str]:
     errors = [one for one in plan.diagnostics if one.severity == "error"]
     return [one.summary for one in errors if one.code == "JS123"]
