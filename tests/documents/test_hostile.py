@@ -1,164 +1,19 @@
 from __future__ import annotations
 
-import io
 import json
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from rich.console import Console
 
-from jsplan.applying.saved_plan import require_consistent_steps
-from jsplan.backfill.parquet.manifest import Archive
-from jsplan.backfill.parquet.store import LocalFolder
-from jsplan.backup.folder import find_damage, read_manifest
-from jsplan.backup.manifest import summarize
 from jsplan.documents import reading
-from jsplan.documents.base import digest, dumps, parse
+from jsplan.documents.base import dumps, parse
 from jsplan.documents.lock import Lock
 from jsplan.documents.plan import Plan
-from jsplan.errors import JsplanError, StateError
-from jsplan.history import with_changes
+from jsplan.errors import JsplanError
 from jsplan.invisible_characters import INVISIBLE_IN_JSON
-from jsplan.planning.backfill.entries import list_past_copies
-from jsplan.render import plan_html, plan_markdown, plan_text
-from jsplan.state import State, document
-from jsplan.state.bucket import KeyRevision
-from jsplan.state.lease import parse_holder
-from jsplan.state.parts import PartsHead, join_parts, read_head
+from jsplan.state import State
 from tests.documents import valid_documents
-from tests.fuzz.changes import changed_json
 from tests.support.wrong_values import nested_lists
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-#: Changed documents of each kind. `make soak` has the large suite.
-ROUNDS = 150
-
-
-def with_checksum(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a plan whose checksum fits."""
-    body = {key: value for key, value in document.items() if key != "sha256"}
-    return body | {"sha256": digest(body).removeprefix("sha256:")}
-
-
-def read_plan(data: bytes, _: Path) -> None:
-    found = Plan.from_json(parse(data, "p.plan", "hint"), "p.plan")
-    plan_html.render(found)
-    plan_markdown.render(found)
-    plan_text.render(found, Console(file=io.StringIO(), width=100))
-    with suppress(JsplanError):
-        require_consistent_steps(found)
-
-
-def read_state(data: bytes, _: Path) -> None:
-    found = State.parse(data, "the state")
-    list_past_copies(found)
-    for entry in found.history:
-        with_changes(entry)
-    assert State.parse(dumps(found.to_json()), "the state") == found
-
-
-def read_parts(data: bytes, _: Path) -> None:
-    head = read_head(data, "the state", "hint")
-    if isinstance(head, PartsHead):
-        join_parts(
-            head,
-            [b"x" for _, name in zip(range(5), head.part_names, strict=False)],
-            "the state",
-            "hint",
-        )
-
-
-def read_journal(data: bytes, _: Path) -> None:
-    found = State("shop", None)
-    lines: Any = parse(data, "j", "h")
-    document.replay(
-        found,
-        b"\n".join(orjson.dumps(line) for line in (lines if isinstance(lines, list) else [lines]))
-        + b"\n",
-        "j",
-        "h",
-    )
-    State.parse(dumps(found.to_json()), "the state")
-
-
-def read_lock(data: bytes, _: Path) -> None:
-    try:
-        found = parse_holder(KeyRevision(1, data))
-    except ValueError as error:
-        raise StateError(str(error)) from None
-    assert found is not None
-    assert 0 < found[1] <= 1e10
-    found[0].describe()
-
-
-def read_changes(data: bytes, folder: Path) -> None:
-    state = valid_documents.state()
-    state["history"][0]["changes"] = parse(data, "c", "h")
-    read_state(dumps(state), folder)
-
-
-def read_backup(data: bytes, folder: Path) -> None:
-    (folder / "manifest.json").write_bytes(data)
-    found = read_manifest(folder)
-    dumps(found.to_json())
-    summarize(found.streams.values())
-    for saved in found.streams.values():
-        find_damage(folder, saved.archive)
-
-
-def read_archive(data: bytes, folder: Path) -> None:
-    log = folder / "_jsplan"
-    log.mkdir(exist_ok=True)
-    (log / "manifest-000001.json").write_bytes(data)
-    found = Archive.read(LocalFolder(folder))
-    with suppress(JsplanError):
-        found.require_complete()
-
-
-READERS: dict[str, tuple[Any, Callable[[bytes, Path], None]]] = {
-    "plan": (valid_documents.plan(), read_plan),
-    "state": (valid_documents.state(), read_state),
-    "parts": (valid_documents.HEAD, read_parts),
-    "journal": (valid_documents.JOURNAL, read_journal),
-    "lock": (valid_documents.LOCK, read_lock),
-    "changes": ([valid_documents.CHANGE], read_changes),
-    "backup": (valid_documents.MANIFEST, read_backup),
-    "archive": (valid_documents.ARCHIVE, read_archive),
-}
-
-
-@pytest.mark.parametrize("kind", [kind for kind in READERS if kind not in ("parts", "archive")])
-def test_documents_are_valid_before_a_change(kind: str, tmp_path: Path) -> None:
-    """The documents that are changed are read without an error before."""
-    document, read = READERS[kind]
-    document = with_checksum(document) if kind == "plan" else document
-    if kind == "plan":
-        Plan.from_json(parse(dumps(document), "p.plan", ""), "p.plan")
-    else:
-        read(dumps(document), tmp_path)
-
-
-@pytest.mark.parametrize("kind", READERS)
-@settings(
-    max_examples=ROUNDS, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(given_data=st.data())
-def test_a_changed_document(kind: str, given_data: st.DataObject, tmp_path: Path) -> None:
-    """A changed document is read, or refused with an error of jsplan; no other exception."""
-    document, read = READERS[kind]
-    data = given_data.draw(changed_json(document))
-    with suppress(orjson.JSONDecodeError, TypeError):
-        if kind == "plan" and isinstance(found := orjson.loads(data), dict):
-            data = dumps(with_checksum(found))
-    with suppress(JsplanError):
-        read(data, tmp_path)
 
 
 def test_a_document_that_is_nested_too_deeply() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
+from jsplan.documents.base import digest
 from tests.render import samples
 from tests.support.yaml_text import read_yaml
 
@@ -29,14 +30,9 @@ CHANGE: dict[str, Any] = {
     "before": samples.STREAM, "entry": STATE_RECORD | {"created": CREATED, "applied_at": AT},
     "after": {"created": CREATED, "sha256": None, "values": {"max_age": 5}}, "costs": [{"code": "DELETES_MESSAGES", "at_most": 7}],
 }  # fmt: skip
-CONSUMER_POSITION = {
-    "delivered": {"consumer_seq": 5, "stream_seq": 9},
-    "ack_floor": {"consumer_seq": 4, "stream_seq": 8},
-    "num_pending": 3,
-}
 
 
-def _more(section: str) -> dict[str, Any]:
+def more(section: str) -> dict[str, Any]:
     """Read the parts that the sample documents do not have."""
     more: dict[str, Any] = read_yaml((FOLDER / "more_parts.yaml").read_bytes())[section]
     return more
@@ -44,14 +40,20 @@ def _more(section: str) -> dict[str, Any]:
 
 def plan() -> dict[str, Any]:
     """A plan with each action and steps of several kinds."""
-    found, more = samples.everything().to_json(), _more("plan")
-    return found | {"steps": found["steps"] + more["steps"], "domains": more["domains"]}
+    found, rest = samples.everything().to_json(), more("plan")
+    return found | {"steps": found["steps"] + rest["steps"], "domains": rest["domains"]}
+
+
+def with_checksum(document: dict[str, Any]) -> dict[str, Any]:
+    """Return a plan whose checksum fits."""
+    body = {key: value for key, value in document.items() if key != "sha256"}
+    return body | {"sha256": digest(body).removeprefix("sha256:")}
 
 
 def state() -> dict[str, Any]:
     """A state with every part of a running apply."""
     found = samples.state()
-    for name, entries in _more("state").items():
+    for name, entries in more("state").items():
         found[name] |= entries
     found["backfills"] = {"history": PINNED_RANGE}
     found["history"][0]["changes"] = [CHANGE]
@@ -59,10 +61,6 @@ def state() -> dict[str, Any]:
     return found
 
 
-HEAD: dict[str, Any] = {
-    "kind": "state-in-parts", "format_version": "1.0", "workspace": "shop", "environment": None, "lineage": "l1", "serial": 5,
-    "encoding": "gzip", "parts": "5.0123abcd", "count": 2, "bytes": 50, "sha256": "0" * 64,
-}  # fmt: skip
 LOCK: dict[str, Any] = {
     "lock": {"id": "x", "who": "ann", "host": "ops-1", "pid": 7, "operation": "apply", "since": AT}, "lease": 60.0,
 }  # fmt: skip
@@ -89,29 +87,6 @@ JOURNAL: list[dict[str, Any]] = [
     {"history": samples.state()["history"][0]},
     {"drop": "hub/kv/C", "end": "hub/kv/C"},
 ]
-_COUNTS = {
-    "messages": 5,
-    "bytes": 50,
-    "first_seq": 1,
-    "last_seq": 5,
-    "first_ts": CREATED,
-    "last_ts": CREATED,
-    "consumer_count": 1,
-}
-_POSITION = CONSUMER_POSITION | {"num_ack_pending": 0, "num_redelivered": 0}
-MANIFEST: dict[str, Any] = {
-    "format_version": "1.0", "kind": "backup", "jsplan_version": "0.1.0", "workspace": "shop", "environment": None, "id": "b1",
-    "started_at": AT, "finished_at": AT, "complete": True, "missing": [{"address": "leaf/**", "reason": "offline"}],
-    "streams": [
-        {
-            "address": "hub/stream/ORDERS", "config": samples.STREAM, "created": CREATED, "before": _COUNTS, "after": _COUNTS,
-            "taken_at": AT, "archive": {"file": "hub_stream_ORDERS.0123.snap", "sha256": "0" * 64, "bytes": 500, "format": "tar"},
-            "consumers": [{"name": "NEW", "config": samples.CONSUMER, "created": CREATED, "before": _POSITION, "after": _POSITION}],
-            "server": {"js_domain": "hub", "name": "hub", "version": "2.15.1", "api_level": 5, "clustered": False},
-        }
-    ],
-    "summary": {"streams": 1, "consumers": 1, "messages": 5, "bytes": 50, "archive_bytes": 500},
-}  # fmt: skip
 _CHUNK = "s-A-000000000001-000000000009-0123456789ab.parquet"
 ARCHIVE: dict[str, Any] = {
     "format": "jsplan-archive/1", "id": "0123abcd", "expected": ["hub/A"],

@@ -30,11 +30,11 @@ _DURATIONS = (
     3600 * SECOND,
     31_536_000 * SECOND,
 )
-_COUNTS = (-1, 0, 1, 2, 5, 100, 512, 1000, 5000)
+_COUNTS = (-7, -1, 0, 1, 2, 5, 100, 512, 1000, 5000)
 _SIZES = (-1, 0, 1, 1024, 65536, 1 << 20, 8 << 20)
 _TIMES = ("2024-01-01T00:00:00Z", "2024-06-01T12:30:00.125Z", "2031-01-01T02:00:00+02:00")
-_WORDS = ("", "a", "shop", "Bestellungen für Köln", "x" * 100)
-_KEYS = ("team", "owner", "a.b", "Ü")
+_WORDS = ("", "a", "shop", "Bestellungen für Köln", "x" * 100, "one\ntwo 'quoted' $${x}")
+_KEYS = ("team", "owner", "a.b", "Ü", "_nats.ver")
 
 
 def _numbers(row: Field, pool: tuple[int, ...]) -> st.SearchStrategy[int]:

@@ -10,6 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,12 +116,49 @@ def test_soak_any_workspace_converges(bench: ServerBench) -> None:
         converge(bench, batch)
 
 
-def converge(bench: ServerBench, drawn: list[Pair]) -> None:
-    """Converge from nothing to the first of each pair, and from there to the second."""
+@pytest.mark.matrix
+def test_unmanaged_streams_equal_their_own_description(bench: ServerBench, tmp_path: Path) -> None:
+    """Streams are adopted without a write, from the fields they were made of or from their INFO."""
+    space, other = (empty_space(bench, tmp_path / name) for name in ("own", "other"))
+    drawn = chain(*draw_batches(FEW, seeded=True))
+    made = apply_legal(bench, other, [old for old, _ in drawn], [])
+    described = [describe(bench, space.folder, body) for body in made]
+    assert sum(len(body["consumers"]) for body in made) > FEW / 8
+    for wanted in (made, described):
+        plan, result = space.write(streams=wanted).apply()
+        changes = {c.address: c.change.fields for c in plan.resource_changes}
+        sent = {
+            a: [f.path for f in fields if f.effect != "ignored"] for a, fields in changes.items()
+        }
+        assert [a for a, paths in sent.items() if paths] == []
+        assert result.exit_code == 0
+        require_converged(space)
+
+
+def describe(bench: ServerBench, folder: Path, body: Body) -> Body:
+    """Save what the server says of a stream and its consumers; return a declaration by these."""
+
+    def saved(what: str) -> Body:
+        (folder / f"{what}.json").write_bytes(bench.raw.request(f"$JS.API.{what}")[1])
+        return {"name": what.rpartition(".")[2], "config_file": f"{what}.json"}
+
+    stream = body["name"]
+    consumers = [saved(f"CONSUMER.INFO.{stream}.{c['name']}") for c in body["consumers"]]
+    return saved(f"STREAM.INFO.{stream}") | {"consumers": consumers}
+
+
+def empty_space(bench: ServerBench, folder: Path) -> Space:
+    """Return a new workspace, on a server without the streams of others."""
     for name in set(names_of(bench.raw)) - bench.permanent_streams:
         bench.raw.api_ok(f"$JS.API.STREAM.DELETE.{name}")
+    folder.mkdir(exist_ok=True)
+    return single_space(folder, bench.server)
+
+
+def converge(bench: ServerBench, drawn: list[Pair]) -> None:
+    """Converge from nothing to the first of each pair, and from there to the second."""
     with tempfile.TemporaryDirectory() as folder:
-        space = single_space(Path(folder), bench.server)
+        space = empty_space(bench, Path(folder))
         made = apply_legal(bench, space, [old for old, _ in drawn], [])
         apply_legal(bench, space, [new for _, new in drawn], made)
 
@@ -146,11 +184,16 @@ def apply_legal(
                 change.address,
                 bodies,
             )
+    require_converged(space)
+    return bodies
+
+
+def require_converged(space: Space) -> None:
+    """Require a plan without any step, and no drift."""
     again = space.plan()
-    assert left_to_do(again) == [], json.dumps(bodies)
+    assert left_to_do(again) == [], (space.folder / "jsplan.yaml").read_text("utf-8")
     assert not again.has_changes
     assert drift(space.load, DriftOptions(), RecordingObserver()).resource_drift == []
-    return bodies
 
 
 def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[Body], Plan]:

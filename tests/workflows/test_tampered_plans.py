@@ -15,7 +15,8 @@ from jsplan.documents.plan import Plan
 from jsplan.documents.step_kinds import STEP_KINDS, Op
 from jsplan.errors import JsplanError, RefusedError
 from jsplan.render import plan_html
-from tests.documents.test_hostile import with_checksum
+from tests.documents import valid_documents
+from tests.documents.valid_documents import with_checksum
 from tests.support.raw import Raw, streams
 from tests.support.workspaces import Space, hub_leaf_space, single_space
 
@@ -190,8 +191,6 @@ def test_a_deletion_that_is_in_no_change(space: Space) -> None:
 
 def test_names_in_parameters_of_a_step() -> None:
     """Parameters of a step that name another resource are refused."""
-    from tests.documents import valid_documents  # noqa: PLC0415 - the document of this test alone
-
     document = valid_documents.plan()
     document["steps"] = [step for step in document["steps"] if step["id"] in ("a1", "a2")]
     require_consistent_steps(Plan.from_json(with_checksum(document), "p"))

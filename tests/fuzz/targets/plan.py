@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from jsplan.documents.base import digest
+from tests.documents import valid_documents
 from tests.fuzz import hostile_values
 from tests.fuzz.documents import Document, load
 from tests.fuzz.harness import Target
@@ -39,7 +39,7 @@ def _with_more(content: bytes) -> bytes:
 
 
 def seeds() -> list[Document]:
-    """Return a plan from an empty server and one with hazards, with their answers."""
+    """Return plans of an empty server and with hazards, with answers, and one to show."""
     documents: list[Document] = []
     plans = load(SEEDS / "plans.json")
     for name, planned in plans.items():
@@ -53,6 +53,8 @@ def seeds() -> list[Document]:
             "apply p.plan --no-input --allow-hazard DELETES_STREAM --format json",
         ]
         documents += with_commands(recorded | {"p.plan": content}, *shown, *applied)
+    everything = json.dumps(valid_documents.plan()).encode()
+    documents += with_commands(recorded | {"p.plan": everything}, *shown)
     return documents
 
 
@@ -61,10 +63,7 @@ def run(scene: DocumentRun) -> None:
     with contextlib.suppress(orjson.JSONDecodeError, TypeError, RecursionError):
         raw: Any = orjson.loads(scene.part("p.plan"))
         if isinstance(raw, dict):
-            raw["sha256"] = digest(
-                {key: value for key, value in raw.items() if key != "sha256"}
-            ).removeprefix("sha256:")
-            (scene.ws / "p.plan").write_bytes(orjson.dumps(raw))
+            (scene.ws / "p.plan").write_bytes(orjson.dumps(valid_documents.with_checksum(raw)))
     play_servers(scene.document, known=True)
     scene.jsplan(*scene.command())
 

@@ -39,6 +39,8 @@ COMMANDS: Final = (
     "destroy -y --allow-hazard DELETES_STREAM",
     "backfill status",
 )
+#: Those that an interrupted apply does not change.
+READING: Final = (*COMMANDS[:6], "history", "history --format json", "backfill status")
 
 
 def journal(state: dict[str, Any]) -> bytes:
@@ -70,7 +72,15 @@ def seeds() -> list[Document]:
         }
         documents += with_commands(document, *COMMANDS)
         documents += with_commands(document | {f"{PATH}.journal": journal(state)}, *COMMANDS)
+        documents += with_commands(document | {PATH: _with_more(state)}, *READING)
     return documents
+
+
+def _with_more(state: dict[str, Any]) -> bytes:
+    """Return the state with every part of an apply that was interrupted."""
+    more = {name: state[name] | parts for name, parts in valid_documents.more("state").items()}
+    newest = state["history"][0] | {"changes": [valid_documents.CHANGE]}
+    return json.dumps(state | more | {"history": [newest]}).encode()
 
 
 def run(scene: DocumentRun) -> None:
