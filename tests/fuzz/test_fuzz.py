@@ -19,7 +19,7 @@ SEED: Final = 15
 #: seconds of CPU to load all of jsplan and to compile its schemas.
 FEW: Final = {
     "config": 300, "config-file": 40, "connection": 40, "wire": 100, "advisories": 100, "plan": 40, "state": 40, "state-parts": 30,
-    "lock": 45, "manifest": 50, "archive": 75, "answers": 30,
+    "lock": 45, "manifest": 50, "archive": 75, "answers": 100,
 }  # fmt: skip
 #: Imports a module without bytecode while the guard is active.
 IMPORT_UNDER_GUARD: Final = """

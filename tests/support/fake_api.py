@@ -22,21 +22,14 @@ DOMAIN = "fake"
 _PREFIX = f"$JS.{DOMAIN}.API."
 
 
-def unchanged_answer(_: str, answer: Any) -> Any:
-    """Return the answer of the real server."""
-    return answer
-
-
 class FakeApi:
     """A responder for `$JS.fake.API.>`.
 
-    `seen` are the real answers by API. `change_answer` returns what is answered, or None for no
-    answer.
+    `change_answer` returns what is answered, or None for no answer.
     """
 
     def __init__(self, server: Server) -> None:
-        self.seen: dict[str, Any] = {}
-        self.change_answer: Callable[[str, Any], Any] = unchanged_answer
+        self.change_answer: Callable[[str, Any], Any] = lambda _, answer: answer
         self._server = server
         self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,7 +65,6 @@ class FakeApi:
         real = api if api.startswith("$KV.") else f"$JS.API.{api}"
         answer = await self._client.request(real, message.data, timeout=30, headers=message.headers)
         document = json.loads(answer.data)
-        self.seen.setdefault(api, document)
         changed = self.change_answer(api, document)
         if changed is not None and message.reply:
             await message.respond(
