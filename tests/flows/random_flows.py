@@ -12,14 +12,14 @@ from __future__ import annotations
 import base64
 import itertools
 import json
-import random
 import re
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from jsplan.errors import ConfigError, RefusedError
-from tests.support.raw import Raw
+from tests.support.random_streams import RandomStreams, origins
+from tests.support.raw import Raw, delete_all_streams
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
@@ -62,11 +62,11 @@ READER_LEVEL = 4
 LARGE = 400
 
 
-class RandomFlows:
+class RandomFlows(RandomStreams):
     """One seed: a workspace, messages, a few edits, and the comparison."""
 
     def __init__(self, seed: int, space: Space, sandbox: Sandbox) -> None:
-        self.rng = random.Random(seed)
+        super().__init__(seed)
         self.space, self.sandbox = space, sandbox
         self.numbers = itertools.count()
         hub = sandbox["hub"]
@@ -85,10 +85,10 @@ class RandomFlows:
         for name in NAMES[: self.rng.randint(3, 6)]:
             self.streams[name] = self._draw_stream(name)
         for name in self.streams:
-            if self.rng.random() < 0.25:
+            if self.chance(0.25):
                 self.streams[name] |= self._republish(name)
         last = self.streams[name]
-        if "mirror" not in last and self.rng.random() < 0.4:
+        if "mirror" not in last and self.chance(0.4):
             retention = self.rng.choice(["workqueue", "interest"])
             last |= {"retention": retention, "consumers": [self._worker(name)]}
 
@@ -96,9 +96,9 @@ class RandomFlows:
         body: Body = {"name": name, "domain": self.rng.choice(DOMAINS)}
         earlier = list(self.streams)
         kind = self.rng.choice(["plain", "mirror", "sources", "both"]) if earlier else "plain"
-        if self.rng.random() < 0.3:
+        if self.chance(0.3):
             body |= self.rng.choice(LIMITS)
-        if self.rng.random() < 0.3:
+        if self.chance(0.3):
             body["allow_rollup_hdrs"] = True
         if kind == "mirror":
             return body | {"mirror": self._origin(self.rng.choice(earlier))}
@@ -107,9 +107,9 @@ class RandomFlows:
         if kind in ("sources", "both"):
             chosen = self.rng.sample(earlier, self.rng.randint(1, min(2, len(earlier))))
             body["sources"] = [self._source(origin) for origin in chosen]
-            if self.streams[chosen[0]].get("allow_msg_counter") and self.rng.random() < 0.8:
+            if self.streams[chosen[0]].get("allow_msg_counter") and self.chance(0.8):
                 body |= COUNTER
-        elif self.rng.random() < 0.1:
+        elif self.chance(0.1):
             body |= COUNTER
         return body
 
@@ -120,12 +120,12 @@ class RandomFlows:
             return {}
         source = self.rng.choice([">", self._part_of(name)])
         wanted = {"src": source, "dest": f"{self.rng.choice(later)}.r.{source}"}
-        return {"republish": wanted | ({"headers_only": True} if self.rng.random() < 0.3 else {})}
+        return {"republish": wanted | ({"headers_only": True} if self.chance(0.3) else {})}
 
     def _source(self, name: str) -> Body:
         """Return a source; it may read through a consumer of its origin."""
         source = self._origin(name)
-        return self._through(source) if self.rng.random() < 0.1 else source
+        return self._through(source) if self.chance(0.1) else source
 
     def _through(self, source: Body) -> Body:
         """Return a source that reads through a consumer, or no longer does."""
@@ -159,13 +159,13 @@ class RandomFlows:
 
     def _worker(self, name: str) -> Body:
         """Return a worker of a stream; it may take one subject alone."""
-        wanted = {"filter_subject": self._part_of(name)} if self.rng.random() < 0.3 else {}
+        wanted = {"filter_subject": self._part_of(name)} if self.chance(0.3) else {}
         return WORKER | wanted
 
     def _part_of(self, name: str) -> str:
         """Return a subject of a stream, or a part of one."""
         subject = self.rng.choice([*self._subjects(self.streams.get(name, {})), "A.>"])
-        return subject.replace(">", "x") if self.rng.random() < 0.7 else subject
+        return subject.replace(">", "x") if self.chance(0.7) else subject
 
     def _subjects(self, body: Body) -> list[str]:
         """Return the subjects that a stream may have messages of."""
@@ -224,13 +224,13 @@ class RandomFlows:
     def _edit_kind(self, edit: str, name: str, body: Body) -> bool:
         """Change what a stream republishes and which messages it takes; else return False."""
         match edit:
-            case "republish" if "republish" in body and self.rng.random() < 0.5:
+            case "republish" if "republish" in body and self.chance(0.5):
                 del body["republish"]
             case "republish" if republish := self._republish(name):
                 body |= republish
             case "rollups":
                 body["allow_rollup_hdrs"] = not body.get("allow_rollup_hdrs")
-            case "counter" if "mirror" not in body and self.rng.random() < 0.5:
+            case "counter" if "mirror" not in body and self.chance(0.5):
                 body |= COUNTER | {"allow_msg_counter": not body.get("allow_msg_counter")}
                 body["lifecycle"] = {"on_replace": self.rng.choice(["recreate", "preserve"])}
             case _:
@@ -249,7 +249,7 @@ class RandomFlows:
             case "promote" if "mirror" in body:
                 mirror = body.pop("mirror")
                 body["subjects"] = [f"{name}.>"]
-                if self.rng.random() < 0.3:
+                if self.chance(0.3):
                     body["sources"] = [mirror]
             case "limit":
                 for key in LIMIT_KEYS & set(body):
@@ -282,11 +282,6 @@ class RandomFlows:
 
     # --- servers ----------------------------------------------------------------------------------
 
-    def _delete_all(self) -> None:
-        for domain in DOMAINS:
-            for name in self.raw.api_ok(f"$JS.{domain}.API.STREAM.NAMES").get("streams") or ():
-                self.raw.api_ok(f"$JS.{domain}.API.STREAM.DELETE.{name}")
-
     def publish(self, count: int) -> None:
         """Publish so many numbered messages to streams with subjects."""
         missing = self.forgotten & {self.deleted}
@@ -297,7 +292,7 @@ class RandomFlows:
             name = self.rng.choice(takers)
             body, number = self.streams[name], str(next(self.numbers))
             headers = {"N": number}
-            if body.get("allow_rollup_hdrs") and self.rng.random() < 0.15:
+            if body.get("allow_rollup_hdrs") and self.chance(0.15):
                 headers["Nats-Rollup"] = self.rng.choice(["sub", "sub", "all"])
             if body.get("allow_msg_counter"):
                 headers["Nats-Incr"] = "1"
@@ -386,7 +381,8 @@ class RandomFlows:
     def play(self, quiet: float = 1.5) -> dict[str, Any] | None:
         """Play everything; return what was announced and what happened. None: the plan is refused."""
         with self.raw:
-            self._delete_all()
+            for domain in DOMAINS:
+                delete_all_streams(self.raw, f"$JS.{domain}.API")
             self.draw()
             self._write()
             if self._plan() is None:
@@ -426,7 +422,7 @@ class RandomFlows:
         """Apply the files, for some seeds first without the leaf. None: they are refused."""
         plans = []
         at_hub = any(body["domain"] == "hub" for body in self.streams.values())
-        if at_hub and self.rng.random() < 0.15:
+        if at_hub and self.chance(0.15):
             self.history.append("the leaf is cut off")
             self.sandbox["leaf"].pause()
             try:
@@ -654,11 +650,6 @@ def deletes(body: Body) -> bool:
 def refuses(body: Body) -> bool:
     """Check whether a stream refuses what it has no place for, or what is not of its kind."""
     return body.get("discard") == "new" or "max_msg_size" in body or "allow_msg_counter" in body
-
-
-def origins(body: Body) -> list[Body]:
-    """Return the mirror and the sources of a stream."""
-    return [*([body["mirror"]] if "mirror" in body else []), *body.get("sources", ())]
 
 
 def copies(messages: list[str]) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jsplan.sandbox import Sandbox, versions
-from tests.sequences.known_cases import KNOWN, RELOCATED
+from tests.sequences.known_cases import FOUND, KNOWN, RELOCATED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
 from tests.sequences.show import format_outcome
@@ -50,7 +50,8 @@ def main() -> int:
 
 def _cases(wanted: argparse.Namespace) -> list[Case]:
     if wanted.named:
-        return [f.case for name, f in (KNOWN | RELOCATED).items() if wanted.named in ("all", name)]
+        known = {name: found.case for name, found in (KNOWN | RELOCATED).items()} | FOUND
+        return [case for name, case in known.items() if wanted.named in ("all", name)]
     first = wanted.seed[-1]
     seeds = [*wanted.seed, *range(first + 1, first + wanted.count)]
     return [

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +20,7 @@ SECTIONS = ("streams", "kv", "object_stores")
 NAMES = {"streams": ("name", ""), "kv": ("bucket", "KV_"), "object_stores": ("bucket", "OBJ_")}
 
 
-@dataclass(frozen=True)
-class Publish:
+class Publish(msgspec.Struct, frozen=True, tag="publish"):
     """Publish to each of these subjects in turn, all with these headers and this size."""
 
     domain: str
@@ -28,8 +29,7 @@ class Publish:
     headers: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class Consume:
+class Consume(msgspec.Struct, frozen=True, tag="consume"):
     """Take messages of a consumer and acknowledge some, by their place among the taken ones."""
 
     domain: str
@@ -39,8 +39,7 @@ class Consume:
     acks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, tag="ask"):
     """One request to the JetStream API, such as STREAM.PURGE.
 
     `merge` changes the current configuration.
@@ -55,8 +54,7 @@ class Ask:
 Action = Publish | Consume | Ask
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(msgspec.Struct, frozen=True):
     """One edit of the files.
 
     `what` is `set` (fields of a stream or bucket; None takes one out), `consumer` (fields of a consumer), `add` and `drop` (a
@@ -69,7 +67,7 @@ class Edit:
     target: str = ""
     consumer: str = ""
     other: str = ""
-    fields: Body = field(default_factory=dict)
+    fields: Body = {}
 
     def apply(self, sections: Sections) -> None:
         """Change the sections; what it needs may be gone by another edit, and then it does nothing."""
@@ -109,8 +107,7 @@ class Edit:
             swap_fields(one, by_name[self.other], self.fields["field"])
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(msgspec.Struct, frozen=True):
     """A whole case.
 
     `between` is what another person does between `plan -o` and `apply`. `first` is applied before, as
@@ -122,7 +119,7 @@ class Case:
     load: tuple[Action, ...]
     edits: tuple[Edit, ...]
     between: tuple[Action, ...] = ()
-    options: Body = field(default_factory=dict)
+    options: Body = {}
     first: tuple[Edit, ...] = ()
     second_load: tuple[Publish, ...] = ()
 

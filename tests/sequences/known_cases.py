@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from tests.sequences.cases import Ask, Case, Consume, Edit, Publish
 from tests.support.yaml_text import read_yaml
 
@@ -98,3 +100,5 @@ def _read_edit(stream: str, raw: Body) -> Edit:
 
 KNOWN: Final = read_cases("known.yaml", "f")
 RELOCATED: Final = read_cases("known_relocations.yaml", "ra")
+#: Cases that were drawn, by their kind and seed.
+FOUND: Final = msgspec.convert(read_yaml((FOLDER / "found.yaml").read_bytes()), dict[str, Case])

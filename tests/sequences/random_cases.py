@@ -3,56 +3,82 @@
 from __future__ import annotations
 
 import copy
-import random
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.sequences.cases import Ask, Case, Consume, Edit, Publish, merge
+from tests.support.random_streams import RandomStreams, origins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tests.sequences.cases import Action, Body, Sections
 
 #: The last token of subjects that a stream gets.
 TOKENS = ("a", "b", "c")
-#: Fields of a consumer that only a new one can have, with values.
-FORCED: dict[str, tuple[Any, ...]] = {
-    "max_waiting": (7, 64),
-    "ack_policy": ("explicit", "all", "none"),
-    "headers_only": (True, None),
-    "max_batch": (20, None),
-    "mem_storage": (True, None),
+Choices = tuple[dict[str, Any], ...]
+#: What one edit sets, as `RandomStreams.draw_fields` takes it: None takes a field out.
+LIMITS: Choices = (
+    {"max_msgs": range(1, 8)},
+    {"max_bytes": (300, 700, 5000)},
+    {"max_msgs_per_subject": (1, 2, 4)},
+    {"max_age": ("1h", "30d")},
+    {"max_msgs": None, "max_bytes": None, "max_msgs_per_subject": None},
+    {"discard": ("old", "new"), "max_msgs": range(3, 10)},
+    {"allow_direct": True, "description": "changed"},
+)
+#: What a stream has now and then, by how often.
+RARE: dict[float, dict[str, Any]] = {
+    0.15: {"storage": "memory"},
+    0.1: {"max_msgs_per_subject": (3, 5)},
+    0.05: {"max_consumers": 4},
 }
-#: Fields that change in place, and that no delivery depends on.
-QUIET: dict[str, tuple[Any, ...]] = {
-    "description": ("x", "y"),
-    "max_ack_pending": (20, 100),
-    "ack_wait": ("45s",),
-}
-
-
-@dataclass
-class _CaseBuilder:
-    """One case in the making. `level` is the API level of the oldest server it has to run on."""
-
-    rng: random.Random
-    token: str
-    streams: list[Body] = field(default_factory=list)
-    buckets: list[Body] = field(default_factory=list)
-    objects: list[Body] = field(default_factory=list)
-    load: list[Action] = field(default_factory=list)
-
-    @property
-    def sections(self) -> Sections:
-        found = {"streams": self.streams, "kv": self.buckets, "object_stores": self.objects}
-        return {name: bodies for name, bodies in found.items() if bodies}
-
-    def chance(self, share: float) -> bool:
-        return self.rng.random() < share
-
-    def subject(self, stream: Body, token: str) -> str:
-        return f"{self.token}.{stream['name'][len(self.token)].lower()}.{token}"
+#: Fields that limit what a stream takes or how it may change.
+SETTINGS: Choices = (
+    {"max_msg_size": (100, 1000)},
+    {"duplicate_window": ("1s", "1m")},
+    {"deny_delete": True},
+    {"deny_purge": True},
+    {"sealed": True},
+    {"discard": "new", "max_msgs_per_subject": 3, "discard_new_per_subject": True},
+    {"discard": "old", "discard_new_per_subject": None},
+    {"allow_rollup_hdrs": True},
+    {"compression": "s2"},
+    {"republish": {"src": ">", "dest": "T.again.>"}},
+    {"subject_transform": {"src": ">", "dest": "T.to.>"}},
+    {"subject_transform": None},
+)
+#: Fields of a consumer that change in place, and that no delivery depends on.
+QUIET: Choices = (
+    {"description": ("x", "y")},
+    {"max_ack_pending": (20, 100)},
+    {"ack_wait": "45s"},
+)
+#: How often and how long a consumer delivers.
+DELIVERY: Choices = (
+    {"inactive_threshold": "1h"},
+    {"description": "z"},
+    {"max_deliver": (1, 5)},
+    {"backoff": ["40s", "1m"], "max_deliver": 3},
+    {"replay_policy": "original"},
+)
+#: What a consumer without acknowledgements cannot have.
+NEEDS_ACKS = {"max_ack_pending", "ack_wait", "max_deliver", "replay_policy"}
+#: What only a new consumer can have.
+FORCED: Choices = (
+    {"max_waiting": (7, 64)},
+    {"ack_policy": ("explicit", "all", "none")},
+    {"headers_only": (True, None)},
+    {"max_batch": (20, None)},
+    {"mem_storage": (True, None)},
+)
+BUCKETS: Choices = ({"history": (1, 2, 4, 8)}, {"storage": "memory"}, {"max_bytes": 5000})
+STORES: Choices = ({"storage": "memory"}, {"description": "x"})
+#: Methods of `_CaseBuilder` that make edits of a kind, with their weights.
+KINDS = {
+    "retention": 16, "limit": 14, "subjects": 8, "add": 9, "drop": 8, "refilter": 14, "swap": 10, "force": 25, "quiet": 5,
+    "replace": 5, "consumer_limits": 5, "rewire": 6, "bucket": 6, "remove": 1,
+}  # fmt: skip
+ALL_KINDS = KINDS | {"setting": 18, "delivery": 6}
 
 
 def make_case(
@@ -68,580 +94,412 @@ def make_case(
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
     kind += "r" if with_relocation else ""
-    rng = random.Random(f"{seed}{kind}")
-    making = _CaseBuilder(rng, f"{kind or 's'}{seed}x")
-    for name in "ABC"[: rng.choice((1, 1, 2, 2, 3))]:
-        making.streams.append(_origin(making, name))
-        if with_relocation and making.chance(0.8):
-            making.streams[-1]["retention"] = "limits"
-    _copies(making)
-    _buckets(making)
-    _load(making)
+    making = _CaseBuilder(f"{seed}{kind}", f"{kind or 's'}{seed}x")
+    making.world(with_relocation=with_relocation)
+    making.fill()
     before = copy.deepcopy(making.sections)
-    first: tuple[Edit, ...] = ()
-    second_load: tuple[Publish, ...] = ()
+    first: list[Edit] = []
+    second_load: list[Publish] = []
     if with_earlier_apply:
-        more = {_relocation: 30} if with_relocation else {}
-        first = _edits(making, (1, 1, 2, 3), _ALL_KINDS | more)
-        second_load = tuple(
-            _publish(making, stream, rng.randint(1, 5))
-            for stream in making.streams
-            if stream.get("subjects") and making.chance(0.4)
+        first = making.edits(
+            (1, 1, 2, 3), ALL_KINDS | ({"relocate": 30} if with_relocation else {})
         )
-    kinds = _ALL_KINDS if with_earlier_apply or with_relocation else _KINDS
+        with_subjects = [s for s in making.streams if s.get("subjects") and making.chance(0.4)]
+        second_load = [making.publish(s, making.rng.randint(1, 5)) for s in with_subjects]
     # Another person finds the streams where they were.
-    early = tuple(_outside_change(making)) if with_outside_change and with_relocation else ()
-    moves = _moves(making) if with_relocation and making.chance(0.5) else ()
-    edits = (*moves, *_edits(making, (1, 2, 2, 3) if with_relocation else (2, 2, 3, 3, 4), kinds))
-    if with_relocation and not moves:
-        edits += _moves(making)
-    between = early or (tuple(_outside_change(making)) if with_outside_change else ())
-    options = {"safe_below": rng.choice((0, 0, 2))} if with_outside_change else {}
+    between = [making.outside_change()] if with_outside_change else []
+    kinds = ALL_KINDS if with_earlier_apply or with_relocation else KINDS
+    moves_first = with_relocation and making.chance(0.5)
+    edits = making.moves() if moves_first else []
+    edits += making.edits((1, 2, 2, 3) if with_relocation else (2, 2, 3, 3, 4), kinds)
+    edits += making.moves() if with_relocation and not moves_first else []
+    options = {"safe_below": making.rng.choice((0, 0, 2))} if with_outside_change else {}
     load = tuple(making.load)
-    return Case(making.token, before, load, edits, between, options, first, second_load)
+    rest = (tuple(edits), tuple(between), options, tuple(first), tuple(second_load))
+    return Case(making.token, before, load, *rest)
 
 
-# --- streams ----------------------------------------------------------------------------------------
+class _CaseBuilder(RandomStreams):
+    """One case in the making."""
 
+    def __init__(self, seed: str, token: str) -> None:
+        super().__init__(seed, token)
+        self.streams: list[Body] = []
+        self.buckets: list[Body] = []
+        self.objects: list[Body] = []
+        self.load: list[Action] = []
 
-def _origin(making: _CaseBuilder, letter: str) -> Body:
-    rng = making.rng
-    name = f"{making.token}{letter}"
-    stream: Body = {
-        "name": name,
-        "domain": rng.choice(("hub", "hub", "leaf")),
-        "subjects": [f"{making.token}.{letter.lower()}.>"],
-        "retention": rng.choice(
-            ("limits", "limits", "interest", "interest", "interest", "workqueue")
-        ),
-        "lifecycle": {"on_replace": rng.choice(("preserve", "preserve", "preserve", "recreate"))},
-        "consumers": [],
-    }
-    if making.chance(0.15):
-        stream["storage"] = "memory"
-    if making.chance(0.1):
-        stream["max_msgs_per_subject"] = rng.choice((3, 5))
-    if making.chance(0.05):
-        stream["max_consumers"] = 4
-    for letter_of in "CDE"[: rng.choice((0, 1, 2, 2, 2, 3))]:
-        consumer = _consumer(making, stream, letter_of)
-        if consumer is not None:
-            stream["consumers"].append(consumer)
-    return stream
+    @property
+    def sections(self) -> Sections:
+        """The files as they are by now."""
+        found = {"streams": self.streams, "kv": self.buckets, "object_stores": self.objects}
+        return {name: bodies for name, bodies in found.items() if bodies}
 
+    # --- the world --------------------------------------------------------------------------------
 
-def _consumer(making: _CaseBuilder, stream: Body, name: str) -> Body | None:
-    """A consumer that goes with the others; None where a work queue has no subject left for one."""
-    rng = making.rng
-    body: Body = {"name": name, "ack_policy": "explicit"}
-    if stream["retention"] == "workqueue":
-        taken = {t for c in stream["consumers"] for t in _tokens(c)}
-        left = [t for t in TOKENS if t not in taken]
-        if not left:
-            return None
-        merge(body, _filter(making, stream, rng.sample(left, rng.randint(1, min(2, len(left))))))
-    else:
-        body["ack_policy"] = rng.choice(("explicit", "explicit", "explicit", "all", "none"))
-        if making.chance(0.65):
-            merge(body, _filter(making, stream, rng.sample(TOKENS, rng.choice((1, 1, 2)))))
-        if making.chance(0.12):
-            body |= {"deliver_policy": "by_start_sequence", "opt_start_seq": rng.randint(1, 9)}
-    if making.chance(0.15):
-        body["deliver_subject"] = f"{stream['name']}.push.{name}"
-        if body["ack_policy"] != "none":
-            body["max_ack_pending"] = rng.choice((3, 1000))
-    if making.chance(0.1):
-        body["lifecycle"] = {"on_replace": "recreate"}
-    return body
+    def world(self, *, with_relocation: bool) -> None:
+        """Draw one to three streams, now and then one that copies them, and buckets."""
+        for letter in "ABC"[: self.rng.choice((1, 1, 2, 2, 3))]:
+            self._add_stream(letter)
+            if with_relocation and self.chance(0.8):
+                self.streams[-1]["retention"] = "limits"
+        self._add_copy()
+        preserved = {"domain": "hub", "lifecycle": {"on_replace": "preserve"}}
+        if self.chance(0.12):
+            history = self.rng.choice((1, 3, 5))
+            self.buckets.append({"bucket": f"{self.token}K", "history": history, **preserved})
+        if self.chance(0.05):
+            self.objects.append({"bucket": f"{self.token}O", **preserved})
 
+    def _add_stream(self, letter: str) -> None:
+        chosen: Body = {
+            "name": f"{self.token}{letter}",
+            "domain": ("hub", "hub", "leaf"),
+            "subjects": [f"{self.token}.{letter.lower()}.>"],
+            "retention": (*["limits"] * 2, *["interest"] * 3, "workqueue"),
+            "lifecycle": (*[{"on_replace": "preserve"}] * 3, {"on_replace": "recreate"}),
+            "consumers": [],
+        }
+        stream = self.draw_fields([chosen])
+        for share, fields in RARE.items():
+            stream |= self.draw_fields([fields]) if self.chance(share) else {}
+        for name in "CDE"[: self.rng.choice((0, 1, 2, 2, 2, 3))]:
+            stream["consumers"] += self._consumer(stream, name)
+        self.streams.append(stream)
 
-def _filter(making: _CaseBuilder, stream: Body, tokens: list[str]) -> Body:
-    """Fields that give a consumer this filter; None takes out the one of the other kind."""
-    wanted = [making.subject(stream, t) for t in sorted(tokens)]
-    one = wanted[0] if len(wanted) == 1 else None
-    return {"filter_subject": one, "filter_subjects": wanted if one is None else None}
+    def _subject(self, stream: Body, token: str) -> str:
+        return f"{self.token}.{stream['name'][len(self.token)].lower()}.{token}"
+
+    def _consumer(self, stream: Body, name: str) -> list[Body]:
+        """Draw a consumer that goes with the others; a work queue may have no subject left."""
+        rng = self.rng
+        body: Body = {"name": name, "ack_policy": "explicit"}
+        if stream.get("retention") == "workqueue":
+            taken = {t for c in stream["consumers"] for t in _tokens(c)}
+            left = [t for t in TOKENS if t not in taken]
+            if not left:
+                return []
+            merge(body, self._filter(stream, rng.sample(left, rng.randint(1, min(2, len(left))))))
+        else:
+            body["ack_policy"] = rng.choice((*["explicit"] * 3, "all", "none"))
+            if self.chance(0.65):
+                merge(body, self._filter(stream, rng.sample(TOKENS, rng.choice((1, 1, 2)))))
+            if self.chance(0.12):
+                body |= {"deliver_policy": "by_start_sequence", "opt_start_seq": rng.randint(1, 9)}
+        if self.chance(0.15):
+            body["deliver_subject"] = f"{stream['name']}.push.{name}"
+            if body["ack_policy"] != "none":
+                body["max_ack_pending"] = rng.choice((3, 1000))
+        if self.chance(0.1):
+            body["lifecycle"] = {"on_replace": "recreate"}
+        return [body]
+
+    def _filter(self, stream: Body, tokens: list[str]) -> Body:
+        """Fields that give a consumer this filter; None takes out the one of the other kind."""
+        wanted = [self._subject(stream, t) for t in sorted(tokens)]
+        one = wanted[0] if len(wanted) == 1 else None
+        return {"filter_subject": one, "filter_subjects": wanted if one is None else None}
+
+    def _add_copy(self) -> None:
+        """A mirror or a stream with sources, now and then, in either domain."""
+        rng = self.rng
+        kept = [s for s in self.streams if s["retention"] == "limits" or self.chance(0.1)]
+        known = [s for s in kept if s["retention"] != "workqueue"]
+        if not known or not self.chance(0.35):
+            return
+        copied: Body = {"name": f"{self.token}M", "domain": rng.choice(("hub", "leaf"))}
+        copied |= {"retention": "limits", "lifecycle": {"on_replace": "preserve"}}
+        if self.chance(0.4):
+            copied["mirror"] = _named(rng.choice(known))
+        else:
+            chosen = rng.sample(known, rng.randint(1, len(known)))
+            copied["sources"] = [self._source(s) for s in chosen]
+        copied["consumers"] = [{"name": "C", "ack_policy": "explicit"}] * self.chance(0.5)
+        self.streams.append(copied)
+
+    def _source(self, stream: Body) -> Body:
+        only = {"filter_subject": self._subject(stream, self.rng.choice(TOKENS))}
+        return _named(stream) | (only if self.chance(0.4) else {})
+
+    # --- the load ---------------------------------------------------------------------------------
+
+    def fill(self) -> None:
+        """Messages, deliveries, and again messages, so that positions lie in the middle."""
+        for stream in self.streams:
+            if not stream.get("subjects"):
+                continue
+            consumers = stream["consumers"]
+            self.load.append(self.publish(stream, self.rng.randint(2, 8)))
+            self.load += [self._consume(stream, c) for c in consumers if self.chance(0.6)]
+            if self.chance(0.6):
+                self.load.append(self.publish(stream, self.rng.randint(1, 4)))
+            self.load += [self._consume(stream, c) for c in consumers if self.chance(0.15)]
+        for bucket in self.buckets:
+            many = range(self.rng.randint(2, 7))
+            keys = [f"$KV.{bucket['bucket']}.{self.rng.choice(TOKENS)}" for _ in many]
+            self.load.append(Publish("hub", tuple(keys)))
+            if self.chance(0.3):
+                purge = (("KV-Operation", "PURGE"), ("Nats-Rollup", "sub"))
+                self.load.append(Publish("hub", (keys[0],), headers=purge))
+        for store in self.objects:
+            begin, rollup = f"$O.{store['bucket']}", (("Nats-Rollup", "sub"),)
+            chunks = tuple(f"{begin}.C.{self.rng.choice(TOKENS)}" for _ in range(3))
+            self.load += [Publish("hub", chunks, 50), Publish("hub", (f"{begin}.M.m",), 0, rollup)]
+
+    def publish(self, stream: Body, count: int) -> Publish:
+        """Publish so many messages to a stream, of one size."""
+        chosen = [self._subject(stream, self.rng.choice(TOKENS)) for _ in range(count)]
+        return Publish(stream["domain"], tuple(chosen), self.rng.choice((0, 0, 0, 200)))
+
+    def _consume(self, stream: Body, consumer: Body) -> Consume:
+        places = range(self.rng.randint(1, 5))
+        some = [p for p in places if self.chance(0.5)]
+        acks = self.rng.choice((places, (), places[: len(places) // 2], some))
+        return Consume(stream["domain"], stream["name"], consumer["name"], len(places), tuple(acks))
+
+    # --- the edits --------------------------------------------------------------------------------
+
+    def edits(self, counts: Sequence[int], kinds: dict[str, int]) -> list[Edit]:
+        """Make one of `counts` edits, most of them on one stream; later ones see earlier ones."""
+        hot = self.rng.choice(self.streams)
+        found: list[Edit] = []
+        wanted = self.rng.choice(counts)
+        for _ in range(40):
+            stream = hot if self.chance(0.7) else self.rng.choice(self.streams)
+            (kind,) = self.rng.choices(list(kinds), list(kinds.values()))
+            found += self._applied(getattr(self, f"_{kind}")(stream))
+            if len(found) >= wanted:
+                break
+        return found
+
+    def _applied(self, edits: list[Edit]) -> list[Edit]:
+        for edit in edits:
+            edit.apply(self.sections)
+        return edits
+
+    def _set(self, stream: Body, fields: Body) -> list[Edit]:
+        return [Edit("set", stream["name"], fields=fields)]
+
+    def _retention(self, stream: Body) -> list[Edit]:
+        if not stream.get("subjects"):
+            return []
+        others = {"limits", "interest", "workqueue"} - {stream["retention"]}
+        wanted = self.rng.choice([*sorted(others), *(others & {"interest"})])
+        edits = self._set(stream, {"retention": wanted})
+        return edits + (self._divide(stream) if wanted == "workqueue" else [])
+
+    def _divide(self, stream: Body) -> list[Edit]:
+        """Consumers that a work queue takes: explicit, each with subjects of its own."""
+        left, edits = self.rng.sample(TOKENS, len(TOKENS)), []
+        for consumer in list(stream["consumers"]):
+            if not left:
+                edits.append(Edit("drop", stream["name"], consumer["name"]))
+                continue
+            taken = [left.pop() for _ in range(self.rng.randint(1, min(2, len(left))))]
+            fields = self._filter(stream, taken) | {"ack_policy": "explicit"}
+            fields |= {"deliver_policy": None, "opt_start_seq": None}
+            edits.append(Edit("consumer", stream["name"], consumer["name"], fields=fields))
+        return edits
+
+    def _limit(self, stream: Body) -> list[Edit]:
+        left_alone = stream.get("mirror") and self.chance(0.5)
+        return [] if left_alone else self._set(stream, self.draw_fields(LIMITS))
+
+    def _setting(self, stream: Body) -> list[Edit]:
+        fields = self.draw_fields(SETTINGS)
+        stops = "discard" in fields and origins(stream)  # one that is full stops its flows
+        return [] if stops else self._set(stream, fields)
+
+    def _replace(self, stream: Body) -> list[Edit]:
+        return self._set(
+            stream, {"storage": "file" if stream.get("storage") == "memory" else "memory"}
+        )
+
+    def _subjects(self, stream: Body) -> list[Edit]:
+        if not stream.get("subjects"):
+            return []
+        others = [s for s in self.streams if s is not stream and s["domain"] == stream["domain"]]
+        others = [s for s in others if s.get("subjects")]
+        if others and self.chance(0.5):
+            other = self.rng.choice(others)["name"]
+            return [Edit("swap", stream["name"], other=other, fields={"field": "subjects"})]
+        wanted = [self._subject(stream, t) for t in self.rng.choice(("ab", "a", "bc", "abc"))]
+        if self.chance(0.4):
+            wanted = [self._subject(stream, ">"), f"{self.token}.more.>"]
+        taken = {subject for other in others for subject in other["subjects"]}
+        return [] if taken & set(wanted) else self._set(stream, {"subjects": wanted})
+
+    def _add(self, stream: Body) -> list[Edit]:
+        free = [n for n in "CDEF" if n not in {c["name"] for c in stream["consumers"]}]
+        found = self._consumer(stream, self.rng.choice(free)) if free else []
+        for body in found:
+            if stream.get("retention") != "workqueue" and "opt_start_seq" not in body:
+                policies = ("all", "all", "new", "last", "last_per_subject")
+                body["deliver_policy"] = self.rng.choice(policies)
+                if body["deliver_policy"] == "last_per_subject" and _tokens(body) == set(TOKENS):
+                    body["filter_subject"] = f"{self.token}.>"
+        return [Edit("add", stream["name"], body["name"], fields=body) for body in found]
+
+    def _drop(self, stream: Body) -> list[Edit]:
+        names = [consumer["name"] for consumer in stream["consumers"]]
+        return [Edit("drop", stream["name"], self.rng.choice(names))] if names else []
+
+    def _refilter(self, stream: Body) -> list[Edit]:
+        if not stream["consumers"] or origins(stream):
+            return []
+        if stream["retention"] == "workqueue":
+            return self._divide(stream) if self.chance(0.7) else []
+        fields: Body = {"filter_subject": None, "filter_subjects": None}
+        if self.chance(0.75):
+            fields = self._filter(stream, self.rng.sample(TOKENS, self.rng.choice((1, 1, 2))))
+        return self._change_consumer(stream, fields)
+
+    def _swap(self, stream: Body) -> list[Edit]:
+        if len(stream["consumers"]) < 2:
+            return []
+        one, other = self.rng.sample([c["name"] for c in stream["consumers"]], 2)
+        fields = {"field": "filter_subject filter_subjects"}
+        return [Edit("swap", stream["name"], one, other, fields)]
+
+    def _change_consumer(self, stream: Body, fields: Body) -> list[Edit]:
+        """Change a consumer, if there is one that can have such fields."""
+        fitting = [
+            c["name"]
+            for c in stream["consumers"]
+            if c["ack_policy"] != "none" or not NEEDS_ACKS & fields.keys()
+        ]
+        if not fitting:
+            return []
+        return [Edit("consumer", stream["name"], self.rng.choice(fitting), fields=fields)]
+
+    def _quiet(self, stream: Body) -> list[Edit]:
+        return self._change_consumer(stream, self.draw_fields(QUIET))
+
+    def _delivery(self, stream: Body) -> list[Edit]:
+        return self._change_consumer(stream, self.draw_fields(DELIVERY))
+
+    def _force(self, stream: Body) -> list[Edit]:
+        """Something that only a new consumer can have."""
+        if not stream["consumers"]:
+            return []
+        consumer, fields = self.rng.choice(stream["consumers"]), self.draw_fields(FORCED)
+        pushed, queue = consumer.get("deliver_subject"), stream.get("retention") == "workqueue"
+        refused = {"max_waiting", "max_batch"} if pushed else set()
+        if self.chance(0.25):
+            wanted = None if pushed else f"{stream['name']}.push.{consumer['name']}"
+            fields = {"deliver_subject": wanted, "max_waiting": None, "max_batch": None}
+        elif fields.keys() & (refused | ({"ack_policy"} if queue else set())):
+            return []
+        if all(consumer.get(name) == value for name, value in fields.items()):
+            return []
+        if self.chance(0.35):
+            fields["lifecycle"] = {"on_replace": self.rng.choice(("recreate", "preserve"))}
+        return [Edit("consumer", stream["name"], consumer["name"], fields=fields)]
+
+    def _consumer_limits(self, stream: Body) -> list[Edit]:
+        """Limit the number of consumers of a stream, and what they may ask for."""
+        if self.chance(0.6):
+            most = len(stream["consumers"]) + self.rng.choice((-1, 0, 0, 0, 1))
+            return self._set(stream, {"max_consumers": max(1, most)})
+        return self._set(stream, {"consumer_limits": {"max_ack_pending": 100}}) + [
+            Edit("consumer", stream["name"], consumer["name"], fields={"max_ack_pending": 50})
+            for consumer in stream["consumers"]
+            if consumer["ack_policy"] != "none"
+        ]
+
+    def _rewire(self, _: Body) -> list[Edit]:
+        """A source that joins or leaves, a mirror that becomes a stream of its own."""
+        copied = next((s for s in self.streams if origins(s)), None)
+        if copied is None:
+            return []
+        known = {origin["name"] for origin in origins(copied)}
+        others = [s for s in self.streams if s.get("subjects") and s["retention"] == "limits"]
+        others = [s for s in others if s["name"] not in known]
+        if not copied.get("mirror") and others and self.chance(0.5):
+            joined = [*copied["sources"], self._source(self.rng.choice(others))]
+            return self._set(copied, {"sources": joined})
+        left = origins(copied)[1:]
+        alone = {"mirror": None, "sources": None, "subjects": [f"{self.token}.m.>"]}
+        return self._set(copied, {"sources": left} if left else alone)
+
+    def _bucket(self, _: Body) -> list[Edit]:
+        return [
+            Edit("set", body["bucket"], fields=self.draw_fields(choices))
+            for bodies, choices in ((self.buckets, BUCKETS), (self.objects, STORES))
+            for body in bodies
+        ]
+
+    def _remove(self, stream: Body) -> list[Edit]:
+        others = [s["name"] for s in self.streams if s is not stream]
+        return [Edit("remove", self.rng.choice(others))] if len(others) > 1 else []
+
+    # --- relocations ------------------------------------------------------------------------------
+
+    def moves(self) -> list[Edit]:
+        """Relocate one to three of the streams and buckets, each once."""
+        everything = [*self.streams, *self.buckets, *self.objects]
+        count = min(len(everything), self.rng.choice((1, 1, 2, 3)))
+        chosen = self.rng.sample(everything, count)
+        return [edit for body in chosen for edit in self._applied(self._relocate(body))]
+
+    def _relocate(self, body: Body) -> list[Edit]:
+        """Let a stream get another domain, name or both; a bucket keeps its name."""
+        other = {"domain": "leaf" if body["domain"] == "hub" else "hub"}
+        if "bucket" in body:
+            return [Edit("relocate", body["bucket"], fields=other)]
+        mirrors = {(s.get("mirror") or {}).get("name") for s in self.streams}
+        refused = 0.9 if origins(body) else 0.3 if body["name"] in mirrors else 0  # mostly
+        if self.chance(refused):
+            return []
+        name = {"name": f"{body['name']}{self.rng.choice('UVWX')}"}
+        fields = self.rng.choice((other, other, name, other | name))
+        edits = [Edit("relocate", body["name"], fields=fields)]
+        consumers = [consumer["name"] for consumer in body["consumers"]]
+        if consumers and self.chance(0.5):
+            new = str(fields.get("name", body["name"]))
+            some = self.rng.sample(consumers, self.rng.randint(1, min(2, len(consumers))))
+            edits += [Edit("rename", new, each, fields={"name": f"{each}Z"}) for each in some]
+        return edits
+
+    # --- another person ---------------------------------------------------------------------------
+
+    def outside_change(self) -> Action:
+        """Make one change of another person between plan and apply."""
+        rng = self.rng
+        stream = rng.choice(self.streams)
+        domain, name = stream["domain"], stream["name"]
+        consumers = [c["name"] for c in stream["consumers"]] or ["C"]
+        consumer = rng.choice(consumers)
+        odd: Body = {"durable_name": "ODD", "ack_policy": "explicit"}
+        if stream.get("retention") == "workqueue":
+            odd["filter_subject"] = f"{self.token}.odd"
+        by_hand: tuple[Body, ...] = (
+            {"description": "by hand"},
+            {"max_msgs": rng.randint(2, 20)},
+            {"retention": rng.choice(("interest", "limits"))},
+        )
+        choices: list[Action] = [
+            *(Ask(domain, f"STREAM.UPDATE.{name}", merge=fields) for fields in by_hand),
+            Ask(domain, f"CONSUMER.DELETE.{name}.{consumer}"),
+            Ask(domain, f"CONSUMER.CREATE.{name}.ODD", {"stream_name": name, "config": odd}),
+            Ask(domain, f"CONSUMER.CREATE.{name}.{consumer}", merge=by_hand[0]),
+            Ask(domain, f"STREAM.PURGE.{name}"),
+            Ask(domain, f"STREAM.PURGE.{name}", {"keep": 2}),
+            Ask(domain, f"STREAM.MSG.DELETE.{name}", {"seq": rng.randint(1, 5)}),
+            Ask(domain, f"STREAM.DELETE.{name}"),
+        ]
+        if stream.get("subjects"):
+            choices += [self.publish(stream, rng.randint(1, 6)) for _ in range(4)]
+        choices += [Consume(domain, name, c, 3, (0, 1, 2)) for c in consumers] * 2
+        return rng.choice(choices)
 
 
 def _tokens(consumer: Body) -> set[str]:
+    """Return the last tokens of what a consumer is given."""
     one = consumer.get("filter_subject")
     filters = [one] if one else consumer.get("filter_subjects") or []
     return {f.rpartition(".")[2] for f in filters} or set(TOKENS)
 
 
-def _copies(making: _CaseBuilder) -> None:
-    """A mirror or a stream with sources, now and then, in either domain."""
-    rng = making.rng
-    origins = [s for s in making.streams if s["retention"] == "limits" or making.chance(0.1)]
-    origins = [s for s in origins if s["retention"] != "workqueue"]
-    if not origins or not making.chance(0.35):
-        return
-    copies: Body = {
-        "name": f"{making.token}M",
-        "domain": rng.choice(("hub", "leaf")),
-        "retention": "limits",
-        "lifecycle": {"on_replace": "preserve"},
-        "consumers": [],
-    }
-    if making.chance(0.4):
-        copies["mirror"] = _origin_of(making, rng.choice(origins), filtered=False)
-    else:
-        chosen = rng.sample(origins, rng.randint(1, len(origins)))
-        copies["sources"] = [_origin_of(making, s, filtered=True) for s in chosen]
-    if making.chance(0.5):
-        copies["consumers"] = [{"name": "C", "ack_policy": "explicit"}]
-    making.streams.append(copies)
-
-
-def _origin_of(making: _CaseBuilder, stream: Body, *, filtered: bool) -> Body:
-    origin: Body = {"name": stream["name"], "domain": stream["domain"]}
-    if filtered and making.chance(0.4):
-        origin["filter_subject"] = making.subject(stream, making.rng.choice(TOKENS))
-    return origin
-
-
-def _buckets(making: _CaseBuilder) -> None:
-    """A key-value bucket or an object store, now and then."""
-    rng, body = making.rng, {"lifecycle": {"on_replace": "preserve"}}
-    if making.chance(0.12):
-        name = f"{making.token}K"
-        making.buckets.append(
-            {"bucket": name, "domain": "hub", "history": rng.choice((1, 3, 5)), **body}
-        )
-    if making.chance(0.05):
-        making.objects.append({"bucket": f"{making.token}O", "domain": "hub", **body})
-
-
-# --- the load ---------------------------------------------------------------------------------------
-
-
-def _load(making: _CaseBuilder) -> None:
-    """Messages, deliveries, and again messages, so that positions lie in the middle."""
-    rng = making.rng
-    for stream in making.streams:
-        if not stream.get("subjects"):
-            continue
-        making.load.append(_publish(making, stream, rng.randint(2, 8)))
-        for consumer in stream["consumers"]:
-            if making.chance(0.6):
-                making.load.append(_consume(making, stream, consumer))
-        if making.chance(0.6):
-            making.load.append(_publish(making, stream, rng.randint(1, 4)))
-        making.load += [
-            _consume(making, stream, c) for c in stream["consumers"] if making.chance(0.15)
-        ]
-    for bucket in making.buckets:
-        keys = [f"$KV.{bucket['bucket']}.{rng.choice(TOKENS)}" for _ in range(rng.randint(2, 7))]
-        making.load.append(Publish("hub", tuple(keys)))
-        if making.chance(0.3):
-            purge = (("KV-Operation", "PURGE"), ("Nats-Rollup", "sub"))
-            making.load.append(Publish("hub", (keys[0],), headers=purge))
-    for store in making.objects:
-        chunks = tuple(f"$O.{store['bucket']}.C.{rng.choice(TOKENS)}" for _ in range(3))
-        meta = f"$O.{store['bucket']}.M.m"
-        making.load += [
-            Publish("hub", chunks, 50),
-            Publish("hub", (meta,), headers=(("Nats-Rollup", "sub"),)),
-        ]
-
-
-def _publish(making: _CaseBuilder, stream: Body, count: int) -> Publish:
-    chosen = [making.rng.choice(TOKENS) for _ in range(count)]
-    size = making.rng.choice((0, 0, 0, 200))
-    return Publish(stream["domain"], tuple(making.subject(stream, t) for t in chosen), size)
-
-
-def _consume(making: _CaseBuilder, stream: Body, consumer: Body) -> Consume:
-    count = making.rng.randint(1, 5)
-    style = making.rng.choice(("all", "none", "first", "some"))
-    places = list(range(count))
-    chosen = {"all": places, "none": [], "first": places[: count // 2]}
-    some = [p for p in places if making.chance(0.5)]
-    acks = tuple(chosen.get(style, some))
-    return Consume(stream["domain"], stream["name"], consumer["name"], count, acks)
-
-
-# --- the edits --------------------------------------------------------------------------------------
-
-
-def _edits(making: _CaseBuilder, counts: Sequence[int], kinds: EditKinds) -> tuple[Edit, ...]:
-    """Make one of `counts` edits, most of them on one stream; later ones see earlier ones."""
-    rng = making.rng
-    hot = rng.choice(making.streams)
-    found: list[Edit] = []
-    wanted = rng.choice(counts)
-    for _ in range(40):
-        stream = hot if making.chance(0.7) else rng.choice(making.streams)
-        make = rng.choices(list(kinds), list(kinds.values()))[0]
-        edits = make(making, stream)
-        for edit in edits:
-            edit.apply(making.sections)
-        found += edits
-        if len(found) >= wanted:
-            break
-    return tuple(found)
-
-
-def _retention(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    if not stream.get("subjects"):
-        return []
-    others = [
-        r for r in ("limits", "interest", "interest", "workqueue") if r != stream["retention"]
-    ]
-    wanted = making.rng.choice(others)
-    edits = [Edit("set", stream["name"], fields={"retention": wanted})]
-    if wanted == "workqueue":
-        edits += _divide(making, stream)
-    return edits
-
-
-def _divide(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    """Consumers that a work queue takes: explicit, each with subjects of its own."""
-    left, edits = list(TOKENS), []
-    making.rng.shuffle(left)
-    for consumer in list(stream["consumers"]):
-        if not left:
-            edits.append(Edit("drop", stream["name"], consumer["name"]))
-            continue
-        taken = [left.pop() for _ in range(making.rng.randint(1, min(2, len(left))))]
-        fields = _filter(making, stream, taken) | {"ack_policy": "explicit"}
-        fields |= {"deliver_policy": None, "opt_start_seq": None}
-        edits.append(Edit("consumer", stream["name"], consumer["name"], fields=fields))
-    return edits
-
-
-def _limit(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    rng = making.rng
-    if stream.get("mirror") and making.chance(0.5):
-        return []
-    choices: tuple[Body, ...] = (
-        {"max_msgs": rng.randint(1, 7)},
-        {"max_bytes": rng.choice((300, 700, 5000))},
-        {"max_msgs_per_subject": rng.choice((1, 2, 4))},
-        {"max_age": rng.choice(("1h", "30d"))},
-        {"max_msgs": None, "max_bytes": None, "max_msgs_per_subject": None},
-        {"discard": rng.choice(("old", "new")), "max_msgs": rng.randint(3, 9)},
-        {"allow_direct": True, "description": "changed"},
-    )
-    return [Edit("set", stream["name"], fields=rng.choice(choices))]
-
-
-def _subjects(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    rng = making.rng
-    if not stream.get("subjects"):
-        return []
-    others = [
-        s
-        for s in making.streams
-        if s is not stream and s.get("subjects") and s["domain"] == stream["domain"]
-    ]
-    if others and making.chance(0.5):
-        other = rng.choice(others)["name"]
-        return [Edit("swap", stream["name"], other=other, fields={"field": "subjects"})]
-    tokens = rng.choice((("a", "b"), ("a",), ("b", "c"), ("a", "b", "c")))
-    wanted = [making.subject(stream, t) for t in tokens]
-    if making.chance(0.4):
-        wanted = [
-            making.subject(stream, ">"),
-            f"{making.token}.more.>",
-        ]
-    if any(w in s.get("subjects", ()) for s in others for w in wanted):
-        return []
-    return [Edit("set", stream["name"], fields={"subjects": wanted})]
-
-
-def _add(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    free = [n for n in "CDEF" if n not in {c["name"] for c in stream["consumers"]}]
-    if not free:
-        return []
-    fake = stream if stream.get("retention") else stream | {"retention": "limits"}
-    body = _consumer(making, fake, making.rng.choice(free))
-    if body is None:
-        return []
-    if stream.get("retention") != "workqueue" and "opt_start_seq" not in body:
-        body["deliver_policy"] = making.rng.choice(
-            ("all", "all", "new", "last", "last_per_subject")
-        )
-        if body["deliver_policy"] == "last_per_subject" and not _filters(body):
-            body["filter_subject"] = f"{making.token}.>"
-    return [Edit("add", stream["name"], body["name"], fields=body)]
-
-
-def _filters(body: Body) -> bool:
-    return bool(body.get("filter_subject") or body.get("filter_subjects"))
-
-
-def _drop(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    if not stream["consumers"]:
-        return []
-    return [Edit("drop", stream["name"], making.rng.choice(stream["consumers"])["name"])]
-
-
-def _refilter(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    rng = making.rng
-    if not stream["consumers"] or stream.get("mirror") or stream.get("sources"):
-        return []
-    if stream["retention"] == "workqueue":
-        return _divide(making, stream) if making.chance(0.7) else []
-    consumer = rng.choice(stream["consumers"])
-    if making.chance(0.25):
-        fields: Body = {"filter_subject": None, "filter_subjects": None}
-    else:
-        fields = _filter(making, stream, rng.sample(TOKENS, rng.choice((1, 1, 2))))
-    return [Edit("consumer", stream["name"], consumer["name"], fields=fields)]
-
-
-def _swap(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    if len(stream["consumers"]) < 2:
-        return []
-    one, other = making.rng.sample([c["name"] for c in stream["consumers"]], 2)
-    fields = {"field": "filter_subject filter_subjects"}
-    return [Edit("swap", stream["name"], one, other, fields)]
-
-
-def _force(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    """Something that only a new consumer can have."""
-    rng = making.rng
-    if not stream["consumers"]:
-        return []
-    consumer = rng.choice(stream["consumers"])
-    fields: Body
-    if making.chance(0.25):
-        pushed = consumer.get("deliver_subject")
-        fields = {
-            "deliver_subject": None if pushed else f"{stream['name']}.push.{consumer['name']}"
-        }
-        fields |= {"max_waiting": None, "max_batch": None}
-    else:
-        name = rng.choice(
-            [n for n in FORCED if not (consumer.get("deliver_subject") and n.startswith("max_"))]
-        )
-        if name == "ack_policy" and stream.get("retention") == "workqueue":
-            name = "headers_only"
-        fields = {name: rng.choice([v for v in FORCED[name] if v != consumer.get(name)])}
-    if making.chance(0.35):
-        fields["lifecycle"] = {"on_replace": rng.choice(("recreate", "preserve"))}
-    return [Edit("consumer", stream["name"], consumer["name"], fields=fields)]
-
-
-def _quiet(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    rng = making.rng
-    if not stream["consumers"]:
-        return []
-    consumer, name = rng.choice(stream["consumers"]), rng.choice(list(QUIET))
-    if consumer["ack_policy"] == "none" and name != "description":
-        return []
-    fields = {name: rng.choice(QUIET[name])}
-    return [Edit("consumer", stream["name"], consumer["name"], fields=fields)]
-
-
-def _replace(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    storage = "file" if stream.get("storage") == "memory" else "memory"
-    fields: Body = {"storage": storage}
-    return [Edit("set", stream["name"], fields=fields)]
-
-
-def _consumer_limits(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    """Limit the number of consumers of a stream, and what they may ask for."""
-    rng, count = making.rng, len(stream["consumers"])
-    if making.chance(0.6):
-        return [
-            Edit(
-                "set",
-                stream["name"],
-                fields={"max_consumers": max(1, count + rng.choice((-1, 0, 0, 0, 1)))},
-            )
-        ]
-    limits = Edit("set", stream["name"], fields={"consumer_limits": {"max_ack_pending": 100}})
-    fitting = [c["name"] for c in stream["consumers"] if c["ack_policy"] != "none"]
-    return [
-        limits,
-        *(
-            Edit("consumer", stream["name"], name, fields={"max_ack_pending": 50})
-            for name in fitting
-        ),
-    ]
-
-
-def _rewire(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    """A source that joins or leaves, a mirror that becomes a stream of its own."""
-    rng = making.rng
-    copies = [s for s in making.streams if s.get("sources") or s.get("mirror")]
-    if not copies:
-        return []
-    copied = copies[0]
-    if copied.get("mirror"):
-        return [
-            Edit(
-                "set", copied["name"], fields={"mirror": None, "subjects": [f"{making.token}.m.>"]}
-            )
-        ]
-    there = {origin["name"] for origin in copied["sources"]}
-    others = [
-        s
-        for s in making.streams
-        if s["name"] not in there and s.get("subjects") and s["retention"] == "limits"
-    ]
-    if others and making.chance(0.5):
-        joined = [*copied["sources"], _origin_of(making, rng.choice(others), filtered=True)]
-        return [Edit("set", copied["name"], fields={"sources": joined})]
-    left = copied["sources"][1:]
-    fields: Body = {"sources": left or None} | (
-        {} if left else {"subjects": [f"{making.token}.m.>"]}
-    )
-    return [Edit("set", copied["name"], fields=fields)]
-
-
-def _bucket(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    rng = making.rng
-    edits = []
-    for bucket in making.buckets:
-        fields = rng.choice(
-            ({"history": rng.choice((1, 2, 4, 8))}, {"storage": "memory"}, {"max_bytes": 5000})
-        )
-        edits.append(Edit("set", bucket["bucket"], fields=fields))
-    of_store: tuple[Body, ...] = ({"storage": "memory"}, {"description": "x"})
-    return edits + [
-        Edit("set", store["bucket"], fields=rng.choice(of_store)) for store in making.objects
-    ]
-
-
-def _remove(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    if len(making.streams) < 3:
-        return []
-    return [
-        Edit("remove", making.rng.choice([s for s in making.streams if s is not stream])["name"])
-    ]
-
-
-def _setting(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    """Set a field that limits what a stream takes or how it may change."""
-    rng = making.rng
-    choices: tuple[Body, ...] = (
-        {"max_msg_size": rng.choice((100, 1000))},
-        {"duplicate_window": rng.choice(("1s", "1m"))},
-        {"deny_delete": True},
-        {"deny_purge": True},
-        {"sealed": True},
-        {"discard": "new", "max_msgs_per_subject": 3, "discard_new_per_subject": True},
-        {"discard": "old", "discard_new_per_subject": None},
-        {"allow_rollup_hdrs": True},
-        {"compression": "s2"},
-        {"republish": {"src": ">", "dest": f"{making.token}.again.>"}},
-        {"subject_transform": {"src": ">", "dest": f"{making.token}.to.>"}},
-        {"subject_transform": None},
-    )
-    fields = rng.choice(choices)
-    if "discard" in fields and (stream.get("mirror") or stream.get("sources")):
-        return []  # one that is full stops its flows
-    return [Edit("set", stream["name"], fields=fields)]
-
-
-def _delivery(making: _CaseBuilder, stream: Body) -> list[Edit]:
-    """Set how often and how long a consumer delivers."""
-    rng = making.rng
-    if not stream["consumers"]:
-        return []
-    consumer = rng.choice(stream["consumers"])
-    choices: tuple[Body, ...] = ({"inactive_threshold": "1h"}, {"description": "z"})
-    if consumer["ack_policy"] != "none":
-        choices += (
-            {"max_deliver": rng.choice((1, 5))},
-            {"backoff": ["40s", "1m"], "max_deliver": 3},
-            {"replay_policy": "original"},
-        )
-    return [Edit("consumer", stream["name"], consumer["name"], fields=rng.choice(choices))]
-
-
-def _moves(making: _CaseBuilder) -> tuple[Edit, ...]:
-    """Relocate one to three of the streams and buckets, each once."""
-    rng, everything = making.rng, [*making.streams, *making.buckets, *making.objects]
-    found: list[Edit] = []
-    for body in rng.sample(everything, min(len(everything), rng.choice((1, 1, 2, 3)))):
-        edits = _relocation(making, body)
-        for edit in edits:
-            edit.apply(making.sections)
-        found += edits
-    return tuple(found)
-
-
-def _relocation(making: _CaseBuilder, body: Body) -> list[Edit]:
-    """Let a stream get another domain, name or both; a bucket keeps its name."""
-    rng = making.rng
-    mirrored = any((s.get("mirror") or {}).get("name") == body.get("name") for s in making.streams)
-    is_copy = bool(body.get("mirror") or body.get("sources"))  # refused, mostly
-    if (mirrored or is_copy) and making.chance(0.9 if is_copy else 0.3):
-        return []
-    other = {"domain": "leaf" if body["domain"] == "hub" else "hub"}
-    if "bucket" in body:
-        return [Edit("relocate", body["bucket"], fields=other)]
-    name = {"name": f"{body['name']}{rng.choice('UVWX')}"}
-    fields = rng.choice((other, other, name, other | name))
-    renames = _renames(making, body, str(fields.get("name", body["name"])))
-    return [Edit("relocate", body["name"], fields=fields), *renames]
-
-
-def _renames(making: _CaseBuilder, body: Body, stream: str) -> list[Edit]:
-    """Give some consumers of a relocated stream another name.
-
-    By a generator of their own: without them each seed makes what it made before.
-    """
-    rng = random.Random(f"{making.token}{stream}")
-    names = [consumer["name"] for consumer in body.get("consumers", ())]
-    if not names or rng.random() < 0.5:
-        return []
-    some = rng.sample(names, rng.randint(1, min(2, len(names))))
-    return [Edit("rename", stream, name, fields={"name": f"{name}Z"}) for name in some]
-
-
-#: Functions that make edits of a kind, with their weights.
-EditKinds = dict["Callable[[_CaseBuilder, Body], list[Edit]]", int]
-_KINDS: EditKinds = {
-    _retention: 16,
-    _limit: 14,
-    _subjects: 8,
-    _add: 9,
-    _drop: 8,
-    _refilter: 14,
-    _swap: 10,
-    _force: 20,
-    _quiet: 5,
-    _replace: 5,
-    _consumer_limits: 5,
-    _rewire: 6,
-    _bucket: 6,
-    _remove: 1,
-}
-_ALL_KINDS: EditKinds = _KINDS | {_setting: 18, _delivery: 6}
-
-
-# --- another person -----------------------------------------------------------------------------------
-
-
-def _outside_change(making: _CaseBuilder) -> list[Action]:
-    """Make one change of another person between plan and apply."""
-    rng = making.rng
-    stream = rng.choice(making.streams)
-    domain, name = stream["domain"], stream["name"]
-    consumers = [c["name"] for c in stream["consumers"]] or ["C"]
-    consumer = rng.choice(consumers)
-    odd: Body = {"durable_name": "ODD", "ack_policy": "explicit"}
-    if stream.get("retention") == "workqueue":
-        odd["filter_subject"] = f"{making.token}.odd"
-    choices: list[Action] = [
-        Ask(domain, f"STREAM.UPDATE.{name}", merge={"description": "by hand"}),
-        Ask(domain, f"STREAM.UPDATE.{name}", merge={"max_msgs": rng.randint(2, 20)}),
-        Ask(
-            domain, f"STREAM.UPDATE.{name}", merge={"retention": rng.choice(("interest", "limits"))}
-        ),
-        Ask(domain, f"CONSUMER.DELETE.{name}.{consumer}"),
-        Ask(domain, f"CONSUMER.CREATE.{name}.ODD", {"stream_name": name, "config": odd}),
-        Ask(domain, f"CONSUMER.CREATE.{name}.{consumer}", merge={"description": "by hand"}),
-        Ask(domain, f"STREAM.PURGE.{name}"),
-        Ask(domain, f"STREAM.PURGE.{name}", {"keep": 2}),
-        Ask(domain, f"STREAM.MSG.DELETE.{name}", {"seq": rng.randint(1, 5)}),
-        Ask(domain, f"STREAM.DELETE.{name}"),
-    ]
-    if stream.get("subjects"):
-        choices += [_publish(making, stream, rng.randint(1, 6)) for _ in range(4)]
-    choices += [Consume(domain, name, c, 3, (0, 1, 2)) for c in consumers] * 2
-    return [rng.choice(choices)]
+def _named(stream: Body) -> Body:
+    return {"name": stream["name"], "domain": stream["domain"]}

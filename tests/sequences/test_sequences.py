@@ -15,7 +15,7 @@ import pytest
 
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.sequences.known_cases import KNOWN, RELOCATED
+from tests.sequences.known_cases import FOUND, KNOWN, RELOCATED
 from tests.sequences.play import play
 from tests.sequences.random_cases import make_case
 from tests.sequences.show import format_outcome
@@ -126,24 +126,13 @@ def test_plans_with_relocations(
     play_all(cases, hub_leaf, record_property)
 
 
-#: Seeds that once found something, by kind.
-FOUND = {
-    "alone": (
-        1378, 1826, 11476, 2404, 2839, 2999, 3378, 5364, 10000, 12013, 12163, 12212,
-        12246, 30208, 30275, 30401, 43010, 400176,
-    ),
-    "another person": (1689, 2069, 2668, 2893, 3321, 4111, 4720, 4911, 401082),
-    "earlier apply": (209, 10116, 10770, 10935, 12026, 12038, 20108, 50087, 50093, 50105, 50111),
-}  # fmt: skip
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("kind", KINDS)
 def test_seeds_that_found_something(
     kind: str, hub_leaf: Sandbox, record_property: Callable[[str, object], None]
 ) -> None:
-    """The seeds that found errors stay mended."""
-    cases = [make_case(seed, **KINDS[kind]) for seed in FOUND[kind]]
+    """The drawn cases that found errors stay mended."""
+    cases = [case for name, case in FOUND.items() if name.startswith(f"{kind}, ")]
     play_all(cases, hub_leaf, record_property, some=False)
 
 
