@@ -131,40 +131,42 @@ def predict(
     return Prediction(verdict, after, target, changes)
 
 
-def inherited_from_origin(case: Case) -> Config:
+def inherited_from_origin(body: Mapping[str, Any]) -> Config:
     """Return the fields that a mirror in the same JetStream takes over from its origin.
 
     ORGD alone allows direct reads.
     """
-    mirror = case.after.get("mirror")
+    mirror = body.get("mirror")
     return (
         {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
     )
 
 
-def problems(case: Case, body: Config, before: Config | None, level: int) -> list[str]:
-    """Return the errors of plan for one configuration on a single server.
+def problems(
+    table: Table,
+    body: Mapping[str, Any],
+    level: int,
+    *,
+    before: Config | None = None,
+    after: Config | None = None,
+    stream: Config | None = None,
+) -> list[str]:
+    """Return the errors of files and plan for one configuration on a single server.
 
-    Those of its surroundings are not among them.
+    `after` is what it becomes there, if not what a new one would be. `stream` is that of a consumer.
     """
-    place = ServerContext(level, standalone=True, stream={"name": "S", "subjects": ["s.>"]})
-    if case.kind == "stream":
-        return [
-            p.summary
-            for p in (
-                *check_stream(body),
-                *find_stream_problems(
-                    before, expected_new(STREAM, body, level, inherited_from_origin(case)), place
-                ),
-            )
-        ]
-    return [
-        p.summary
-        for p in (
-            *check_consumer(body),
-            *find_consumer_problems(before, expected_new(CONSUMER, body, level, {}), place),
+    of_stream = table is STREAM
+    found = list(check_stream(body) if of_stream else check_consumer(body))
+    if not found:
+        around = inherited_from_origin(body)
+        if stream:
+            around = stream.get("consumer_limits", {})
+        after = expected_new(table, body, level, around) if after is None else after
+        find = find_stream_problems if of_stream else find_consumer_problems
+        found = list(
+            find(before, after, ServerContext(level, standalone=True, stream=stream or {}))
         )
-    ]
+    return [problem.summary for problem in found]
 
 
 def check_outcome(case: Case, live: Config, outcome: Mapping[str, Any], level: int) -> None:
@@ -182,8 +184,10 @@ def check_outcome(case: Case, live: Config, outcome: Mapping[str, Any], level: i
             outcome,
         )
         return
-    prediction = predict(case.table, case.after, live, level, inherited_from_origin(case))
-    refused = problems(case, case.after, case.table.compact(live), level)
+    prediction = predict(case.table, case.after, live, level, inherited_from_origin(case.after))
+    stream = {"name": "S", "subjects": ["s.>"]} if case.kind == "consumer" else None
+    before = case.table.compact(live)
+    refused = problems(case.table, case.after, level, before=before, stream=stream)
     if str(case) in REFUSED_ONLY_RAW or (
         str(case) in REFUSED_BY_SURROUNDINGS and outcome["outcome"] == "rejected"
     ):

@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
-from jsplan.config.checks import check_stream
-from jsplan.config.checks_consumers import check_consumer
 from jsplan.planning.merge import build_create, build_update, expected_new
-from jsplan.planning.server_rules import ServerContext, find_consumer_problems, find_stream_problems
 from jsplan.resources import CONSUMER, STREAM
 from jsplan.resources.fields import Config, Table
-from tests.fields.measured_rules import ACCEPTED_BUT_REPLACED, predict, without_server_metadata
+from tests.fields.measured_rules import (
+    ACCEPTED_BUT_REPLACED,
+    inherited_from_origin,
+    predict,
+    problems,
+    without_server_metadata,
+)
 from tests.fields.strategies import ORIGINS
 from tests.support.raw import Raw
 
@@ -146,26 +149,11 @@ class ServerBench:
             self.raw.api(f"$JS.API.STREAM.DELETE.{old['name']}")
 
     def _stream_problems(self, body: Body, live: Config | None) -> list[str]:
-        found = [problem.summary for problem in check_stream(body)]
-        if found:
-            return found
         if live is None:
-            after, before = (
-                expected_new(STREAM, body, self.level, inherited_from_origin(body)),
-                None,
-            )
-        else:
-            prediction = predict(STREAM, dict(body), live, self.level, inherited_from_origin(body))
-            after, before = (
-                prediction.after,
-                None if prediction.effect == "replace" else STREAM.compact(live),
-            )
-        return [
-            problem.summary
-            for problem in find_stream_problems(
-                before, after, ServerContext(self.level, standalone=True)
-            )
-        ]
+            return problems(STREAM, body, self.level)
+        found = predict(STREAM, dict(body), live, self.level, inherited_from_origin(body))
+        before = None if found.effect == "replace" else STREAM.compact(live)
+        return problems(STREAM, body, self.level, before=before, after=found.after)
 
     # --- consumers -------------------------------------------------------------------------------------------
 
@@ -199,18 +187,9 @@ class ServerBench:
             self.raw.api(f"$JS.API.CONSUMER.DELETE.{stream}.{old['name']}")
 
     def _consumer_problems(self, stream: str, body: Body, live: Config | None) -> list[str]:
-        found = [problem.summary for problem in check_consumer(body)]
-        if found:
-            return found
         parent = STREAM.compact({"name": stream, "subjects": [f"{stream}.>"]} | PARENTS[stream])
-        after = expected_new(CONSUMER, body, self.level, PARENTS[stream].get("consumer_limits", {}))
         before = CONSUMER.compact(live) if live else None
-        return [
-            problem.summary
-            for problem in find_consumer_problems(
-                before, after, ServerContext(self.level, standalone=True, stream=parent)
-            )
-        ]
+        return problems(CONSUMER, body, self.level, before=before, stream=parent)
 
     # --- the server's word -----------------------------------------------------------------------------------
 
@@ -288,14 +267,6 @@ class ServerBench:
                 dict(new),
                 differences(prediction.after, after),
             )
-
-
-def inherited_from_origin(body: Body) -> Config:
-    """Return the fields that a mirror in this JetStream takes over from its origin."""
-    mirror = body.get("mirror")
-    return (
-        {"mirror_direct": mirror["name"] == "ORGD"} if mirror and not mirror.get("external") else {}
-    )
 
 
 def has_uncounted_fields(raw: Config) -> bool:

@@ -54,7 +54,9 @@ def check_prediction(case: Case, version: str) -> None:
     if outcome["outcome"] == "create_failed":
         assert any(needed > level for _, needed in case.table.required_levels(case.before))
         return
-    live = expected_new(case.table, case.before, level, measured_rules.inherited_from_origin(case))
+    live = expected_new(
+        case.table, case.before, level, measured_rules.inherited_from_origin(case.before)
+    )
     if case.pre == "SEAL":
         live = sealed_config(live, level)
     check_outcome(case, case.table.with_defaults(live, level), outcome, level)

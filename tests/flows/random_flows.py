@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.errors import ConfigError, RefusedError
 from tests.support.random_streams import RandomStreams, origins
-from tests.support.raw import Raw, delete_all_streams
+from tests.support.raw import Raw, delete_all_streams, streams
+from tests.support.stream_content import read_each
 
 if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
@@ -344,7 +345,15 @@ class RandomFlows(RandomStreams):
             self.finished.setdefault(name, set()).update(gone)
 
     def _stored(self, domain: str, name: str) -> list[str]:
-        return self._messages(domain, self.raw.api_ok(f"$JS.{domain}.API.STREAM.INFO.{name}"))
+        """Return the numbers of the messages of a stream; note the subject of each."""
+        found = []
+        for answer in read_each(self.raw, name, f"$JS.{domain}.API"):
+            if "message" in answer:
+                head = base64.b64decode(answer["message"]["hdrs"]).decode()
+                number = re.findall(r"^N: (\d+)", head, re.MULTILINE)[0]
+                self.stored_as.setdefault((name, number), set()).add(answer["message"]["subject"])
+                found.append(number)
+        return found
 
     def settle(self, quiet: float) -> Contents:
         """Wait until nothing has changed for so many seconds; return the messages of each stream."""
@@ -357,24 +366,12 @@ class RandomFlows(RandomStreams):
         return known
 
     def read(self) -> Contents:
-        """Return the payloads of each stream that exists."""
-        found: Contents = {}
-        for domain in DOMAINS:
-            answer = self.raw.api_ok(f"$JS.{domain}.API.STREAM.LIST")
-            for info in answer.get("streams") or ():
-                found[info["config"]["name"]] = self._messages(domain, info)
-        return found
-
-    def _messages(self, domain: str, info: Body) -> list[str]:
-        name, state, found = info["config"]["name"], info["state"], []
-        for seq in range(state["first_seq"], state["last_seq"] + 1) if state["messages"] else ():
-            answer = self.raw.api(f"$JS.{domain}.API.STREAM.MSG.GET.{name}", {"seq": seq})
-            if "message" in answer:
-                head = base64.b64decode(answer["message"]["hdrs"]).decode()
-                number = re.findall(r"^N: (\d+)", head, re.MULTILINE)[0]
-                self.stored_as.setdefault((name, number), set()).add(answer["message"]["subject"])
-                found.append(number)
-        return found
+        """Return the numbers of the messages of each stream that exists."""
+        return {
+            name: self._stored(domain, name)
+            for domain in DOMAINS
+            for name in streams(self.raw, f"$JS.{domain}.API")
+        }
 
     # --- the whole --------------------------------------------------------------------------------
 

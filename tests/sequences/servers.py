@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jsplan.sandbox.versions import parse_version
 from tests.sequences.model import Config, ConsumerPosition, Message
-from tests.support.raw import NoResponders, Raw
+from tests.support.raw import NoResponders, Raw, streams
+from tests.support.stream_content import read_each
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class DomainClient:
 
     def __init__(self, server: Server, domain: str) -> None:
         self._server = server
-        self.domain = domain
+        self.domain, self.prefix = domain, f"$JS.{domain}.API"
         self.raw = self.connect()
         self._inbox = f"_INBOX.{os.urandom(9).hex()}"
         self.raw.subscribe(f"{self._inbox}.*", wait=False)
@@ -84,7 +85,7 @@ class DomainClient:
 
     def api(self, verb: str, payload: Any = None) -> dict[str, Any]:
         """One answer, errors included."""
-        return self.raw.api(f"$JS.{self.domain}.API.{verb}", payload)
+        return self.raw.api(f"{self.prefix}.{verb}", payload)
 
     def api_ok(self, verb: str, payload: Any = None) -> dict[str, Any]:
         """One answer; an error ends the case."""
@@ -93,46 +94,27 @@ class DomainClient:
             raise SetupError(f"{verb}: {answer['error']}")
         return answer
 
-    def request_all(self, requests: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
-        """The answers of many requests that are all sent before the first answer is read."""
-        count = 0
-        for count, (verb, payload) in enumerate(requests, 1):
-            body = b"" if payload is None else json.dumps(payload).encode()
-            self.raw.publish(f"$JS.{self.domain}.API.{verb}", body, reply=f"{self._inbox}.{count}")
-        found: dict[int, dict[str, Any]] = {}
-        while len(found) < count:
-            subject, _, body = self.raw.next_message()
-            found[int(subject.rpartition(".")[2])] = json.loads(body)
-        return [found[number] for number in sorted(found)]
-
     # --- looking ----------------------------------------------------------------------------------
 
     def names(self, token: str) -> list[str]:
         """The streams of one world, and what jsplan made for them."""
-        found: list[str] = []
-        while True:
-            page = self.api_ok("STREAM.NAMES", {"offset": len(found)})
-            found += page["streams"] or []
-            if not page["streams"] or len(found) >= page["total"]:
-                return [name for name in found if token in name]
+        return [name for name in streams(self.raw, self.prefix) if token in name]
 
     def stream(self, name: str) -> Stream | None:
         """One stream with all messages and consumers; None where there is none."""
-        info = self.api(f"STREAM.INFO.{name}", {"deleted_details": True})
+        info = self.api(f"STREAM.INFO.{name}")
         if "error" in info:
             return None
-        state = info["state"]
-        gaps = set(state.get("deleted") or ())
-        spread = (
-            range(max(state["first_seq"], 1), state["last_seq"] + 1) if state["messages"] else ()
-        )
-        there = [seq for seq in spread if seq not in gaps]
-        answers = self.request_all((f"STREAM.MSG.GET.{name}", {"seq": seq}) for seq in there)
-        messages = {m.seq: m for m in (_stored(a) for a in answers) if m is not None}
+        answers = read_each(self.raw, name, self.prefix)
+        stored = [answer["message"] for answer in answers if "message" in answer]
+        messages = {
+            m["seq"]: Message(m["seq"], m["subject"], base64.b64decode(m.get("data", "")))
+            for m in stored
+        }
         consumers = self.api_ok(f"CONSUMER.LIST.{name}", {}).get("consumers") or []
         hidden = ("JS_SRC_", "JS_MIRROR_")
         listed = {c["name"]: c for c in consumers if not c["name"].startswith(hidden)}
-        return Stream(info["config"], state, info["created"], messages, listed)
+        return Stream(info["config"], info["state"], info["created"], messages, listed)
 
     def consumer(self, stream: str, name: str) -> dict[str, Any]:
         """Its CONSUMER.INFO."""
@@ -162,7 +144,7 @@ class DomainClient:
 
     def _pulled(self, stream: str, name: str, count: int) -> list[Delivery]:
         ask = json.dumps({"batch": count, "no_wait": True}).encode()
-        verb = f"$JS.{self.domain}.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+        verb = f"{self.prefix}.CONSUMER.MSG.NEXT.{stream}.{name}"
         self.raw.publish(verb, ask, reply=f"{self._inbox}.pull")
         found: list[Delivery] = []
         while len(found) < count:
@@ -290,10 +272,3 @@ class ConsumerLog:
 def parse_delivery(subject: str, reply: str, body: bytes) -> Delivery:
     """A delivery from its reply subject, with or without the domain in it."""
     return Delivery(Message(int(reply.split(".")[-4]), subject, body), reply)
-
-
-def _stored(answer: dict[str, Any]) -> Message | None:
-    found = answer.get("message")
-    if found is None:
-        return None
-    return Message(found["seq"], found["subject"], base64.b64decode(found.get("data", "")))
