@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.cli.main import main
 from tests.access.conftest import space_with
+from tests.support.process import jsplan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,25 +22,20 @@ BILLING: dict[str, Any] = {
 WEB = {"name": "web", "domain": "hub", "client": "js", "reads": [{"bucket": "hub/kv/CONFIG"}]}
 
 
-def run(folder: Path, *words: str) -> int:
-    """Run the command."""
-    return main(["access", "-C", str(folder), *words])
-
-
-def test_gains_and_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gains_and_losses(tmp_path: Path) -> None:
     """Each change has its application; one that comes or goes changes all of its permissions."""
     space_with(tmp_path, BILLING, WEB)
-    assert run(tmp_path, "--json") == 0
     kept = tmp_path / "kept.json"
-    kept.write_text(capsys.readouterr().out)
+    kept.write_text(jsplan(tmp_path, "access", "--json").out)
 
-    assert run(tmp_path, "--against", str(kept)) == 0
-    assert capsys.readouterr().out == "No application gains or loses a permission.\n"
+    same = jsplan(tmp_path, "access", "--against", "kept.json")
+    assert same == (0, "No application gains or loses a permission.\n", "")
 
     subjects = [{"stream": "hub/stream/ORDERS", "subjects": ["orders.us"]}]
     space_with(tmp_path, BILLING | {"publishes": subjects}, WEB | {"name": "site"})
-    assert run(tmp_path, "--against", str(kept)) == 2
-    assert capsys.readouterr().out.splitlines() == [
+    changed = jsplan(tmp_path, "access", "--against", "kept.json")
+    assert changed.code == 2
+    assert changed.out.splitlines() == [
         "billing",
         "  + may publish orders.us",
         "  - may no longer publish orders.eu",
@@ -52,8 +47,9 @@ def test_gains_and_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         "  - may no longer subscribe _INBOX_web.>",
         "3 applications change: 3 permissions more, 3 fewer.",
     ]
-    assert run(tmp_path, "--against", str(kept), "--json") == 2
-    changes = json.loads(capsys.readouterr().out)["changes"]
+    document = jsplan(tmp_path, "access", "--against", "kept.json", "--json")
+    assert document.code == 2
+    changes = json.loads(document.out)["changes"]
     assert changes[0] == {
         "app": "billing",
         "gains": ["publish orders.us"],
@@ -66,7 +62,7 @@ def test_gains_and_losses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     [(None, "there is no "), ("{", "is no JSON"), ('{"a": 1}', "is not a jsplan access document")],
 )
 def test_a_file_that_cannot_be_compared_with(
-    content: str | None, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: str | None, text: str, tmp_path: Path
 ) -> None:
     """The message says what is wrong with it."""
     space_with(tmp_path, BILLING)
@@ -74,5 +70,6 @@ def test_a_file_that_cannot_be_compared_with(
     if content is not None:
         kept.write_text(content)
 
-    assert run(tmp_path, "--against", str(kept)) not in (0, 2)
-    assert text in capsys.readouterr().err
+    ended = jsplan(tmp_path, "access", "--against", "kept.json")
+    assert ended.code not in (0, 2)
+    assert text in ended.err

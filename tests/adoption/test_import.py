@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.cli.main import main
 from jsplan.errors import StalePlanError
 from jsplan.jetstream import DomainApi
 from jsplan.options import PlanOptions
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox, Server
     from tests.conftest import MakeHubLeaf, MakeServer
+    from tests.support.process import ProcessResult
 
 HOUR = 3_600_000_000_000
 BUCKET = {
@@ -44,8 +44,8 @@ BUCKET = {
 class Shop:
     """A hub with unmanaged streams, a leaf, and the command line over both."""
 
-    def __init__(self, space: Space, raw: Raw, capsys: pytest.CaptureFixture[str]) -> None:
-        self.space, self.raw, self.capsys = space.write(), raw, capsys
+    def __init__(self, space: Space, raw: Raw) -> None:
+        self.space, self.raw = space.write(), raw
 
     def stream(self, domain: str, name: str, **config: Any) -> dict[str, Any]:
         return self.raw.api_ok(f"$JS.{domain}.API.STREAM.CREATE.{name}", {"name": name} | config)
@@ -58,29 +58,20 @@ class Shop:
     def file(self) -> Path:
         return self.space.folder / "found.jsplan.yaml"
 
-    def run(self, *line: str) -> tuple[int, str, str]:
-        """Return exit code, stdout and stderr of one command."""
-        self.capsys.readouterr()
-        code = main(["-C", str(self.space.folder), *line])
-        captured = self.capsys.readouterr()
-        return code, captured.out, captured.err
-
-    def adopt(self, *line: str) -> tuple[int, str, str]:
-        return self.run("import", *line, "--generate-config", str(self.file), "-y")
+    def adopt(self, *line: str) -> ProcessResult:
+        return self.space.run("import", *line, "--generate-config", str(self.file), "-y")
 
     def require_empty_plan(self) -> None:
         """Check that the plan is empty, in its text and its exit code."""
-        code, out, err = self.run("plan", "--detailed-exitcode")
+        code, out, err = self.space.run("plan", "--detailed-exitcode")
         assert (code, out.strip()) == (0, "No changes. Your streams match the configuration."), err
 
 
 @pytest.fixture
-def shop(
-    tmp_path: Path, clean_hub_leaf: Sandbox, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Shop]:
+def shop(tmp_path: Path, clean_hub_leaf: Sandbox) -> Iterator[Shop]:
     hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        yield Shop(hub_leaf_space(tmp_path, clean_hub_leaf), raw, capsys)
+        yield Shop(hub_leaf_space(tmp_path, clean_hub_leaf), raw)
 
 
 @pytest.mark.matrix
@@ -108,7 +99,7 @@ def test_everything_in_one_command(shop: Shop) -> None:
     code, out, err = shop.adopt("--all")
     assert code == 0, err
     assert "7 imported" in out
-    assert f"{shop.file} is new: 7 resources in 15 lines." in err
+    assert f"{shop.file.name} is new: 7 resources in 15 lines." in err
     assert (
         shop.file.read_text("utf-8")
         == """\
@@ -148,7 +139,7 @@ def test_an_import_is_limited_to_what_is_named(shop: Shop) -> None:
     shop.file.rename(shop.space.folder / "tmp.jsplan.yaml")
     assert shop.adopt("hub/stream/A")[0] == 0
     shop.require_empty_plan()
-    code, out, _ = shop.run(
+    code, out, _ = shop.space.run(
         "import", "--all", "--generate-config", str(shop.space.folder / "more.jsplan.yaml"), "-y"
     )
     assert (code, "Nothing to import" in out) == (0, True)
@@ -188,18 +179,20 @@ def test_refusals(
     shop.stream("hub", "A", subjects=["a"])
     monkeypatch.chdir(shop.space.folder)
     before = {path: path.read_bytes() for path in shop.space.folder.iterdir() if path.is_file()}
-    found, _, err = shop.run("import", *line, "-y")
+    found, _, err = shop.space.run("import", *line, "-y")
     assert (found, says in err) == (code, True), err
     assert {
         path: path.read_bytes() for path in shop.space.folder.iterdir() if path.is_file()
     } == before
-    assert shop.run("state", "list")[1].strip() == ""
+    assert shop.space.run("state", "list")[1].strip() == ""
 
 
 def test_a_file_without_approval_is_removed(shop: Shop) -> None:
     """An import that is not approved adopts nothing and leaves no file behind."""
     shop.stream("hub", "A", subjects=["a"])
-    code, out, err = shop.run("import", "--all", "--generate-config", str(shop.file), "--no-input")
+    code, out, err = shop.space.run(
+        "import", "--all", "--generate-config", str(shop.file), "--no-input"
+    )
     assert (code, "hub/stream/A will be imported unchanged" in out) == (1, True)
     assert "--auto-approve" in err
     assert not shop.file.exists()
@@ -226,7 +219,7 @@ def test_left_out_resources_are_reported(shop: Shop) -> None:
     shop.space.base["drift"] = {"ignore": ["hub/stream/TMP_*"]}
     shop.space.base["backend"] = {"kv": {"domain": "hub", "bucket": "PLANS"}}
     shop.space.write(streams=[{"name": "OURS", "domain": "hub"}])
-    assert shop.run("apply", "-y")[0] == 0
+    assert shop.space.run("apply", "-y")[0] == 0
     shop.stream("hub", "A", subjects=["a"])
     shop.consumer("hub", "A", "WORK", inactive_threshold=HOUR)
     shop.consumer("hub", "A", "STAYS", durable_name="STAYS", inactive_threshold=HOUR)
@@ -267,7 +260,7 @@ def test_streams_and_defaults_of_the_workspace_are_kept(shop: Shop) -> None:
         streams=[{"name": "OURS", "domain": "hub", "subjects": ["ours"]}],
         defaults={"domain": "hub", "stream": {"max_age": "1h"}},
     )
-    assert shop.run("apply", "-y")[0] == 0
+    assert shop.space.run("apply", "-y")[0] == 0
     for number in range(5):
         shop.stream(
             "hub",
@@ -296,7 +289,7 @@ def test_a_difference_in_older_files_is_refused(shop: Shop) -> None:
     assert "- JS302 of hub/stream/A\n    To allow it:\n      --adopt" in err
     assert not shop.file.exists()
     assert shop.adopt("--all", "--adopt")[0] == 0
-    assert shop.run("plan", "--detailed-exitcode")[0] == 2
+    assert shop.space.run("plan", "--detailed-exitcode")[0] == 2
 
 
 def test_nothing_is_written_to_a_server(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,7 +319,7 @@ def test_nothing_is_written_to_a_server(shop: Shop, monkeypatch: pytest.MonkeyPa
 def test_json_has_one_document(shop: Shop) -> None:
     """With --json stdout has the document of the apply alone."""
     shop.stream("hub", "A", subjects=["a"])
-    code, out, err = shop.run(
+    code, out, err = shop.space.run(
         "import", "--all", "--generate-config", str(shop.file), "-y", "--json"
     )
     assert code == 0
@@ -334,21 +327,17 @@ def test_json_has_one_document(shop: Shop) -> None:
     assert "is new: 1 resource in" in err
 
 
-def test_an_empty_domain_is_no_error(
-    tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_empty_domain_is_no_error(tmp_path: Path, server: Server) -> None:
     """An import of an empty domain writes no file and says so."""
     with Raw(server.url) as raw:
-        shop = Shop(single_space(tmp_path, server), raw, capsys)
+        shop = Shop(single_space(tmp_path, server), raw)
         code, out, err = shop.adopt("--all", "--domain", "main")
     assert code == 0, err
     assert "Nothing to import" in out
     assert not shop.file.exists()
 
 
-def test_two_hundred_domains(
-    tmp_path: Path, make_server: MakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_hundred_domains(tmp_path: Path, make_server: MakeServer) -> None:
     """An import of 200 domains with equal streams writes a file of a few lines.
 
     Each domain is an account of one server.
@@ -375,7 +364,7 @@ def test_two_hundred_domains(
         },
     }
     with Raw(server.url, names[0], "p") as raw:
-        shop = Shop(Space(tmp_path, base), raw, capsys)
+        shop = Shop(Space(tmp_path, base), raw)
         code, out, err = shop.adopt("--all", "--domain", "label:edge")
         assert code == 0, err
         assert "400 imported" in out
@@ -394,16 +383,14 @@ streams:
         shop.require_empty_plan()
 
 
-def test_an_offline_domain_is_deferred(
-    tmp_path: Path, make_hub_leaf: MakeHubLeaf, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_offline_domain_is_deferred(tmp_path: Path, make_hub_leaf: MakeHubLeaf) -> None:
     """An import leaves an offline domain out; a second import adopts it later."""
     sandbox = make_hub_leaf(leaves=("east", "west"))
     hub = sandbox["hub"]
     space = hub_leaf_space(tmp_path, sandbox)
     space.base["domains"] = {"hub": {}, "east": {"labels": ["edge"]}, "west": {"labels": ["edge"]}}
     with Raw(hub.url, hub.user, hub.password) as raw:
-        shop = Shop(space, raw, capsys)
+        shop = Shop(space, raw)
         for domain in ("hub", "east", "west"):
             shop.stream(domain, "S", subjects=[f"s.{domain}"])
         sandbox["west"].stop()
@@ -420,9 +407,7 @@ def test_an_offline_domain_is_deferred(
         shop.require_empty_plan()
 
 
-def test_streams_of_another_account(
-    tmp_path: Path, make_server: MakeServer, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_streams_of_another_account(tmp_path: Path, make_server: MakeServer) -> None:
     """Streams behind another account's import are adopted only when they are named."""
     accounts = """
       A: {jetstream: enabled, users: [{user: a, password: p}], exports: [{service: "$JS.API.>"}]}
@@ -442,7 +427,6 @@ def test_streams_of_another_account(
                 {"jsplan": 1, "workspace": "b", "connections": connections, "domains": domains},
             ),
             raw,
-            capsys,
         )
         code, out, err = shop.adopt("--all")
         assert (code, "Nothing to import" in out) == (0, True), err
@@ -486,7 +470,7 @@ def test_a_bucket_may_refuse_values_by_key(shop: Shop) -> None:
         kv=[{"bucket": "ONCE", "domain": "hub", "history": 2, "discard_new_per_subject": True}]
     )
 
-    assert shop.run("apply", "-y")[0] == 0
+    assert shop.space.run("apply", "-y")[0] == 0
     shop.require_empty_plan()
 
 

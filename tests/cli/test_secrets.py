@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.cli.main import main
+from tests.support.process import jsplan
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
@@ -81,13 +81,6 @@ def with_secret(where: str, url: str) -> dict[str, Any]:
     return document
 
 
-def run(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """Run one command, with everything that it logs; return its exit code and its output."""
-    code = main(["-C", str(folder), "-vv", *words])
-    printed = capsys.readouterr()
-    return code, printed.out + printed.err
-
-
 def assert_hidden(text: str) -> None:
     """Check that the text holds no part of the secret, in capitals or not."""
     assert SECRET.lower() not in text.lower(), text
@@ -99,14 +92,14 @@ def test_no_output_has_a_value_of_the_environment(
     where: str,
     value: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No command without a server prints or logs a value of the environment."""
     monkeypatch.setenv("SECRET", value)
     (tmp_path / "jsplan.yaml").write_text(json.dumps(with_secret(where, CLOSED)), encoding="utf-8")
     for words in COMMANDS:
-        code, printed = run(tmp_path, capsys, *words)
+        code, out, err = jsplan(tmp_path, "-vv", *words)
+        printed = out + err
         assert code != 64, printed
         assert_hidden(printed)
         assert "bug in jsplan" not in printed, printed
@@ -122,9 +115,7 @@ def test_no_output_has_a_value_of_the_environment(
         assert_hidden(file.read_text("utf-8") if file.is_file() else "")
 
 
-def test_only_the_owner_reads_written_files(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_the_owner_reads_written_files(server: Server, tmp_path: Path) -> None:
     """Files that commands write can be read by their owner alone, whatever the umask is."""
     (tmp_path / "jsplan.yaml").write_text(
         json.dumps(
@@ -140,19 +131,12 @@ def test_only_the_owner_reads_written_files(
     (tmp_path / "old.json").touch(0o640)
     before = os.umask(0)
     try:
-        code, _ = run(
-            tmp_path,
-            capsys,
-            "plan",
-            "-o",
-            str(tmp_path / "a.plan"),
-            "--json-into",
-            str(tmp_path / "a.json"),
-        )
-        run(tmp_path, capsys, "plan", "--json-into", str(tmp_path / "old.json"))
+        into = ("--json-into", str(tmp_path / "a.json"))
+        ended = jsplan(tmp_path, "plan", "-o", str(tmp_path / "a.plan"), *into)
+        jsplan(tmp_path, "plan", "--json-into", str(tmp_path / "old.json"))
     finally:
         os.umask(before)
-    assert code == 0
+    assert ended.code == 0
     modes = {
         path.name: oct(path.stat().st_mode & 0o777)
         for path in tmp_path.glob("*.*")
@@ -164,7 +148,6 @@ def test_only_the_owner_reads_written_files(
 def test_no_document_has_a_value_of_the_environment(
     server: Server,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With a server, no document of any command and no state holds a value of the environment."""
@@ -210,7 +193,8 @@ def test_no_document_has_a_value_of_the_environment(
         ["destroy", "-y"],
         ["show"],
     ):
-        code, printed = run(tmp_path, capsys, *words)
+        code, out, err = jsplan(tmp_path, "-vv", *words)
+        printed = out + err
         assert code != 64, printed
         if words[0] == "status":  # lists every bucket that the server has
             printed = printed.replace(f"hub/kv/BUCKET-{SECRET}", "")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jsplan.cli.main import main
 from tests.docs.pages import ROOT, blocks
+from tests.support.process import jsplan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,15 +15,8 @@ if TYPE_CHECKING:
 HOW_TO = ROOT / "docs" / "how-to"
 
 
-def run(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert main(list(words)) == 0
-    return capsys.readouterr().out
-
-
 @pytest.mark.parametrize("command", ["lint", "graph"])
-def test_the_page_shows_what_is_printed(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_page_shows_what_is_printed(command: str, tmp_path: Path) -> None:
     """The workspace of the page has the findings, or the Mermaid, of the page, to the letter."""
     files, printed = (
         next(b for b in blocks(HOW_TO / f"{command}.md") if b.language == language)
@@ -31,26 +24,16 @@ def test_the_page_shows_what_is_printed(
     )
     (tmp_path / files.title).write_text(files.text, encoding="utf-8")
 
-    assert printed.text == f"$ jsplan {command}\n" + run(capsys, "-C", str(tmp_path), command)
+    assert printed.text == f"$ jsplan {command}\n" + jsplan(tmp_path, command).out
 
 
-def test_the_picture_is_of_this_release(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_picture_is_of_this_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """The picture docs/images/graph.svg is the current one of examples/edge-fleet.
 
     Else: jsplan -C examples/edge-fleet -e large graph --format svg.
     """
     monkeypatch.setenv("ACC_PASSWORD", "acc")
-    picture = run(
-        capsys,
-        "-C",
-        str(ROOT / "examples" / "edge-fleet"),
-        "-e",
-        "large",
-        "graph",
-        "--format",
-        "svg",
-    )
+    folder = ROOT / "examples" / "edge-fleet"
+    picture = jsplan(folder, "-e", "large", "graph", "--format", "svg").out
 
     assert (ROOT / "docs" / "images" / "graph.svg").read_text(encoding="utf-8") == picture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -20,10 +19,10 @@ from xml.etree import ElementTree as ET
 
 from msgspec import to_builtins
 
-from jsplan.cli.main import main
 from jsplan.errors import DiagnosticsError, ExitCode, JsplanError
 from tests.fuzz import hostile_values
 from tests.fuzz.documents import Document
+from tests.support.process import ProcessResult, run_here
 
 #: Contents that stand for another kind of file.
 SYMLINK, PIPE, FOLDER = b"!symlink ", b"!pipe", b"!folder"
@@ -44,15 +43,6 @@ CREDENTIALS: Final = (
 
 class Violation(Exception):
     """The document made jsplan do something forbidden."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommandResult:
-    """The end of a command: exit code and output."""
-
-    code: int
-    out: str
-    err: str
 
 
 @dataclass(slots=True)
@@ -152,12 +142,9 @@ class DocumentRun:
 
     # --- Run
 
-    def jsplan(self, *args: str) -> CommandResult:
+    def jsplan(self, *args: str) -> ProcessResult:
         """Run one command line and check its output."""
-        out, err = _stream(), _stream()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = main(args)
-        result = CommandResult(code, _text(out), _text(err))
+        result = run_here(*args)
         self._check_ended(result, args)
         if result.code in (1, 64):
             self.refusals.append(f"{' '.join(args)}: {result.code} {result.err[-400:]}")
@@ -173,7 +160,7 @@ class DocumentRun:
         for diagnostic in error.diagnostics if isinstance(error, DiagnosticsError) else ():
             self.check_output(json.dumps(to_builtins(diagnostic)), "raw")
 
-    def _check_ended(self, result: CommandResult, args: Sequence[str]) -> None:
+    def _check_ended(self, result: ProcessResult, args: Sequence[str]) -> None:
         shown = result.err + result.out
         if "this is a bug in jsplan" in shown or "Traceback (most recent call last)" in shown:
             raise Violation(f"jsplan {' '.join(args)} has a bug: {shown[-3000:]}")
@@ -211,15 +198,6 @@ class DocumentRun:
         }.get(form)
         if check is not None:
             check(text)
-
-
-def _stream() -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(), "utf-8", newline="")
-
-
-def _text(stream: io.TextIOWrapper) -> str:
-    stream.seek(0)
-    return stream.read()
 
 
 def _check_text(text: str) -> None:

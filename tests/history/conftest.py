@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.cli.main import main
 from jsplan.codes import HAZARDS
 from jsplan.options import PlanOptions
 from jsplan.workflows.history import history
@@ -19,7 +18,6 @@ from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyResult
@@ -120,12 +118,15 @@ class HistorySpace:
 
     space: Space
     server: Server
-    run: Callable[..., ProcessResult]
 
     def write(self, *streams: dict[str, Any], **sections: Any) -> HistorySpace:
         """Write the files."""
         self.space.write(streams=list(streams), **sections)
         return self
+
+    def run(self, *words: str) -> ProcessResult:
+        """Run a command line."""
+        return self.space.run(*words)
 
     def config(self, name: str) -> dict[str, Any] | None:
         """Return the configuration of a stream on the server, or None."""
@@ -149,19 +150,9 @@ class HistorySpace:
 
 
 @pytest.fixture
-def history_space(
-    tmp_path: Path, server: Server, capsys: pytest.CaptureFixture[str]
-) -> HistorySpace:
+def history_space(tmp_path: Path, server: Server) -> HistorySpace:
     """A workspace without a stream, on an empty server."""
-    space = single_space(tmp_path, server)
-
-    def run(*args: str) -> ProcessResult:
-        capsys.readouterr()
-        code = main(["-C", str(space.folder), *args])
-        captured = capsys.readouterr()
-        return ProcessResult(code, captured.out, captured.err)
-
-    return HistorySpace(space, server, run)
+    return HistorySpace(single_space(tmp_path, server), server)
 
 
 def document(result: ProcessResult) -> dict[str, Any]:

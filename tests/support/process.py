@@ -7,9 +7,8 @@ import io
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,8 +17,7 @@ from jsplan.cli.main import main
 PROGRAM = Path(sys.executable).with_name("jsplan")
 
 
-@dataclass(frozen=True)
-class ProcessResult:
+class ProcessResult(NamedTuple):
     """The end of a process: exit code and output."""
 
     code: int
@@ -32,19 +30,25 @@ class ProcessResult:
         return " ".join(f"{self.out} {self.err}".split())
 
 
+def run_here(*args: str) -> ProcessResult:
+    """Run a command line of `jsplan` in this process, to save the imports."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(args)
+    for stream in (out, err):
+        stream.seek(0)
+    return ProcessResult(code, out.read(), err.read())
+
+
 def jsplan(folder: Path, *args: str) -> ProcessResult:
-    """Run a command line of `jsplan` in a folder, in this process to save the imports."""
-    out, err = io.StringIO(), io.StringIO()
+    """Run a command line of `jsplan` in a folder, without input."""
     with (
         contextlib.chdir(folder),
         Path(os.devnull).open(encoding="utf-8") as nothing,
         pytest.MonkeyPatch.context() as patch,
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
     ):
         patch.setattr(sys, "stdin", nothing)
-        code = main(args)
-    return ProcessResult(code, out.getvalue(), err.getvalue())
+        return run_here(*args)
 
 
 def run_process(folder: Path, *args: str, timeout: float = 30, **options: Any) -> ProcessResult:

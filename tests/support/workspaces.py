@@ -12,6 +12,7 @@ from jsplan.options import PlanOptions
 from jsplan.workflows import apply as applying
 from jsplan.workflows import plan as planning
 from tests.support.explained_steps import require_explained
+from tests.support.process import jsplan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox, Server
+    from tests.support.process import ProcessResult
 
 HUB_LEAF_DOMAINS = {"hub": {"connection": "hub"}, "leaf": {"connection": "hub", "labels": ["edge"]}}
 
@@ -68,6 +70,10 @@ class Space:
     def load(self) -> LoadOptions:
         """The options to load it."""
         return LoadOptions(self.folder)
+
+    def run(self, *words: str) -> ProcessResult:
+        """Run a command line in the folder."""
+        return jsplan(self.folder, *words)
 
     def plan(self, **options: Any) -> Plan:
         """Plan, and check that every step is explained."""

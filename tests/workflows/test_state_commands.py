@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jsplan.cli.main import main
 from tests.support.buckets import new_bucket
-from tests.support.process import ProcessResult, run_process, start_process
+from tests.support.process import run_process, start_process
 from tests.support.raw import Raw
 from tests.support.state import hold_lock, load_context
 from tests.support.workspaces import Space, single_space
@@ -32,16 +31,9 @@ HOLDER = {
 class Commands:
     """A workspace and its command line, run in this process."""
 
-    def __init__(self, space: Space, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(self, space: Space) -> None:
         self.space = space
-        self._capsys = capsys
-
-    def run(self, *args: str) -> ProcessResult:
-        """Run one command to its end."""
-        self._capsys.readouterr()
-        code = main(["-C", str(self.space.folder), *args])
-        text = self._capsys.readouterr()
-        return ProcessResult(code, text.out, text.err)
+        self.run = space.run
 
     def pulled(self, *args: str) -> dict[str, Any]:
         """Return the document that `state pull` prints."""
@@ -59,9 +51,9 @@ class Commands:
 
 
 @pytest.fixture
-def commands(space: Space, capsys: pytest.CaptureFixture[str]) -> Commands:
+def commands(space: Space) -> Commands:
     """The command line in the workspace."""
-    return Commands(space, capsys)
+    return Commands(space)
 
 
 @pytest.fixture(params=["local", "kv"])
