@@ -161,7 +161,7 @@ class Scene:
                 domain, stream = each.split("/")
                 yield from (f"{domain}/consumer/{stream}/{name}" for name in names)
 
-    def require_nothing_lost(self, where: object) -> None:
+    def require_nothing_lost(self, where: object = "") -> None:
         """Check while interrupted: one stream has all messages, and all reports name the same."""
         found = list(self._payloads())
         for place, messages in self.expected.items():
@@ -184,13 +184,13 @@ class Scene:
                     if not stream.startswith(STATE):
                         yield {message[3] for message in stream_content.messages(raw, stream)}
 
-    def require_taken_back(self, where: object) -> None:
+    def require_taken_back(self, where: object = "") -> None:
         """Check that the files of before bring everything back."""
         for place in self.row.kept:
             self._require_kept(place, place, self.unread[place], where)
         self.require_clean(self.row.before, where)
 
-    def require_finished(self, where: object) -> None:
+    def require_finished(self, where: object = "") -> None:
         """Check the end: messages, positions, subjects, and that nothing else is left."""
         for place, target in self.row.kept.items():
             wanted = {self.row.renamed.get(n, n): c for n, c in self.unread[place].items()}

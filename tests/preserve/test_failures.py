@@ -17,7 +17,7 @@ from jsplan.workflows.drift import drift
 from jsplan.workflows.revert import RevertOptions, revert
 from jsplan.workflows.status import status
 from tests.conftest import PROGRAM
-from tests.preserve.test_deaths import AFTER, BEFORE, PERMITTED, Scene
+from tests.preserve.conftest import AFTER, BEFORE, PERMITTED
 from tests.preserve.test_streams import level
 from tests.support.raw import NoResponders, Raw, streams
 from tests.support.refused_request import refuse_request
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Server
+    from tests.kills.scene import Scene
 
 pytestmark = pytest.mark.matrix
 
@@ -54,17 +55,9 @@ AFTER_DELETION = {
 }
 
 
-@pytest.fixture
-def scene(tmp_path: Path, server: Server) -> Scene:
-    """A stream of messages and three consumers, whose files ask for another storage."""
-    made = Scene(single_space(tmp_path, server), server, BEFORE, 24)
-    made.reset(AFTER)
-    return made
-
-
-def is_rejected(server: Server) -> bool:
+def is_rejected(scene: Scene) -> bool:
     """Return True if no stream takes a published message."""
-    with Raw(server.url) as raw:
+    with scene.raw("main") as raw:
         try:
             raw.request("A.try", b"")
         except NoResponders:
@@ -87,7 +80,7 @@ def require_reported_down(scene: Scene, result: Any = None) -> None:
         drift_report.interrupted[0]["summary"],
     )
     assert next(row.kind for row in drift_rows.rows(drift_report)) == "interrupted"
-    assert is_rejected(scene.server)
+    assert is_rejected(scene)
     scene.require_nothing_lost()
     assert drift_report.exit_code == ExitCode.CHANGES
     assert drift_report.summary["unhealthy"] == 1
@@ -111,9 +104,8 @@ def require_unchanged(scene: Scene) -> None:
     """Check that the old stream takes messages again and that no orphan is left."""
     assert drift(scene.space.load, DriftOptions(), RecordingObserver()).exit_code == 0
     scene.space.write(streams=[BEFORE])
-    assert read_state(scene.space.folder).replacements == {}
-    scene.require_preserved()
-    with Raw(scene.server.url) as raw:
+    scene.require_taken_back()
+    with scene.raw("main") as raw:
         assert raw.config("A")["storage"] == "file"
 
 
@@ -196,8 +188,8 @@ def test_the_next_apply_ends_the_replacement(failing: Any, scene: Scene) -> None
     assert [s.error for s in result.steps if s.error] == []
     assert [h.code for c in plan.resource_changes for h in c.hazards if not h.allowed] == []
     assert "REMOVES_SUBJECTS" not in {h.code for c in plan.resource_changes for h in c.hazards}
-    scene.require_preserved()
-    with Raw(scene.server.url) as raw:
+    scene.require_finished()
+    with scene.raw("main") as raw:
         assert raw.config("A")["storage"] == "memory"
 
 
@@ -210,8 +202,8 @@ def test_the_old_files_roll_back(failing: Any, scene: Scene) -> None:
     ).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.require_preserved()
-    with Raw(scene.server.url) as raw:
+    scene.require_taken_back()
+    with scene.raw("main") as raw:
         config = raw.config("A")
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
@@ -225,8 +217,8 @@ def test_a_revert_rolls_back(failing: Any, scene: Scene) -> None:
 
     assert [s.error for s in result.steps if s.error] == []
     scene.space.write(streams=[BEFORE])
-    scene.require_preserved()
-    with Raw(scene.server.url) as raw:
+    scene.require_taken_back()
+    with scene.raw("main") as raw:
         config = raw.config("A")
         assert (config["storage"], config["max_age"]) == ("file", 86_400 * 10**9)
 
@@ -238,8 +230,8 @@ def test_the_files_change_the_storage_after_a_failure(scene: Scene) -> None:
     _, result = scene.space.write(streams=[other]).apply()
 
     assert [s.error for s in result.steps if s.error] == []
-    scene.require_preserved()
-    with Raw(scene.server.url) as raw:
+    scene.require_finished()
+    with scene.raw("main") as raw:
         config = raw.config("A")
         assert (config["storage"], config["max_bytes"], streams(raw)) == ("file", 1 << 20, ["A"])
 
@@ -247,7 +239,7 @@ def test_the_files_change_the_storage_after_a_failure(scene: Scene) -> None:
 def test_the_files_lower_a_limit_after_a_failure(scene: Scene) -> None:
     """Limits that became lower are counted, and refused until they are allowed."""
     fail(scene, lambda: refuse_request(*AFTER_DELETION["return"]))
-    plan = scene.space.write(streams=[AFTER | {"max_msgs": 20}]).plan()
+    plan = scene.space.write(streams=[AFTER | {"max_msgs": 56}]).plan()
     hazards = {
         h.code: (h.messages, h.exact, h.allowed) for c in plan.resource_changes for h in c.hazards
     }
@@ -255,8 +247,8 @@ def test_the_files_lower_a_limit_after_a_failure(scene: Scene) -> None:
     assert hazards["DELETES_MESSAGES"] == (2, True, False)
     _, result = scene.space.apply(allow_hazards=("DELETES_MESSAGES",))
     assert result.exit_code == 0
-    with Raw(scene.server.url) as raw:
-        assert raw.state("A")["messages"] == 20
+    with scene.raw("main") as raw:
+        assert raw.state("A")["messages"] == 56
 
 
 def test_a_death_before_quiescing_rejects_no_publisher(scene: Scene) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.preserve.test_deaths import AFTER, BEFORE, PERMITTED, Scene
+from tests.preserve.conftest import AFTER, BEFORE, PERMITTED
 from tests.support import stream_content
 from tests.support.process import ProcessResult, jsplan
 from tests.support.raw import Raw, streams
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.sandbox import Server
+    from tests.kills.scene import Scene
 
 DOWN = "A is down: publishes to A.> are rejected, because its replacement was interrupted. Its messages are in "
 FINISH, ROLL_BACK = (
@@ -31,13 +33,11 @@ FINISH, ROLL_BACK = (
 
 
 @pytest.fixture
-def scene(tmp_path: Path, server: Server) -> Scene:
+def stopped(scene: Scene) -> Scene:
     """An interrupted replacement, whose new stream has no subjects yet."""
-    made = Scene(single_space(tmp_path, server), server, BEFORE, 24)
-    made.reset(AFTER)
     with refuse_request("STREAM.UPDATE.A", 2):
-        made.space.apply(allow_hazards=PERMITTED)
-    return made
+        scene.space.apply(allow_hazards=PERMITTED)
+    return scene
 
 
 def run(folder: Path, command: str, *more: str) -> ProcessResult:
@@ -53,7 +53,7 @@ def storage(server: Server) -> str:
 
 @pytest.mark.parametrize("command", ["plan", "drift", "status"])
 def test_the_printed_command_finishes(
-    command: str, scene: Scene, tmp_path: Path, server: Server
+    command: str, stopped: Scene, tmp_path: Path, server: Server
 ) -> None:
     """The command that `plan`, `drift` and `status` print finishes the replacement."""
     result = jsplan(tmp_path, command)
@@ -65,26 +65,25 @@ def test_the_printed_command_finishes(
         assert result.out.startswith(DOWN)
     assert run(tmp_path, printed, "-y").code == 0
     assert storage(server) == "memory"
-    scene.require_preserved()
+    stopped.require_finished()
 
 
-def test_the_printed_command_rolls_back(scene: Scene, tmp_path: Path, server: Server) -> None:
+def test_the_printed_command_rolls_back(stopped: Scene, tmp_path: Path, server: Server) -> None:
     """With the old files the printed command restores the old stream."""
     (printed,) = set(re.findall(ROLL_BACK, jsplan(tmp_path, "plan").text))
-    scene.space.write(streams=[BEFORE])
+    stopped.space.write(streams=[BEFORE])
 
     assert run(tmp_path, printed, "-y").code == 0
     assert storage(server) == "file"
-    scene.require_preserved()
+    stopped.require_taken_back()
 
 
-def test_a_failing_apply_reports_it_first(tmp_path: Path, server: Server) -> None:
+def test_a_failing_apply_reports_it_first(scene: Scene, tmp_path: Path, server: Server) -> None:
     """The output of a failing apply and its JSON begin with the stream that is down."""
-    made = Scene(single_space(tmp_path, server), server, BEFORE, 24)
-    made.reset(AFTER)
+    scene.row = replace(scene.row, after={"streams": [AFTER | {"subjects": ["A.>", "B"]}]})
+    scene.declare(scene.row.after)
     with Raw(server.url) as raw:
         raw.create("TAKER", subjects=["B"])
-    made.space.write(streams=[AFTER | {"subjects": ["A.>", "B"]}])
     flags = [f"--allow-hazard={code}" for code in PERMITTED]
     assert jsplan(tmp_path, "apply", "-y", *flags).code == 1  # refused before any change
     with Raw(server.url) as raw:
@@ -102,10 +101,10 @@ def test_a_failing_apply_reports_it_first(tmp_path: Path, server: Server) -> Non
         raw.api_ok("$JS.API.STREAM.DELETE.TAKER")
     (printed,) = set(re.findall(FINISH, applied.out))
     assert run(tmp_path, printed, "-y").code == 0
-    made.require_preserved()
+    scene.require_finished()
 
 
-def test_a_revert_of_an_earlier_apply_is_refused(scene: Scene, tmp_path: Path) -> None:
+def test_a_revert_of_an_earlier_apply_is_refused(stopped: Scene, tmp_path: Path) -> None:
     """A refused revert of an earlier apply works after the printed command."""
     first = str(read_state(tmp_path).history[0]["id"])
     refused = jsplan(tmp_path, "revert", first)
@@ -114,12 +113,12 @@ def test_a_revert_of_an_earlier_apply_is_refused(scene: Scene, tmp_path: Path) -
     assert refused.code != 0
     assert run(tmp_path, printed, "-y").code == 0
     assert "was interrupted" not in jsplan(tmp_path, "revert", first).text
-    scene.require_preserved()
+    stopped.require_finished()
 
 
-def test_the_printed_command_for_a_stream_in_no_file(scene: Scene, tmp_path: Path) -> None:
+def test_the_printed_command_for_a_stream_in_no_file(stopped: Scene, tmp_path: Path) -> None:
     """A stream that is down and in no file is finished first, and deleted then."""
-    scene.space.write(streams=[])
+    stopped.space.write(streams=[])
     refused = jsplan(tmp_path, "plan")
     (printed,) = set(
         re.findall(
@@ -129,15 +128,15 @@ def test_the_printed_command_for_a_stream_in_no_file(scene: Scene, tmp_path: Pat
     )
 
     assert refused.code == 1
-    scene.space.write(streams=[AFTER])
+    stopped.space.write(streams=[AFTER])
     assert run(tmp_path, printed, "-y").code == 0
-    scene.require_preserved()
-    scene.space.write(streams=[])
+    stopped.require_finished()
+    stopped.space.write(streams=[])
     assert jsplan(tmp_path, "apply", "-y", "--allow-hazard=DELETES_STREAM").code == 0
 
 
 def test_the_printed_command_after_outside_changes(
-    scene: Scene, tmp_path: Path, server: Server
+    stopped: Scene, tmp_path: Path, server: Server
 ) -> None:
     """After outside changes the printed command forgets the replacement and deletes nothing."""
     with Raw(server.url) as raw:
@@ -152,7 +151,7 @@ def test_the_printed_command_after_outside_changes(
         assert run(tmp_path, printed).code == 0
         staging = next(name for name in streams(raw) if name != "A")
         assert {m[3] for m in stream_content.messages(raw, staging)} >= {
-            m[3] for m in scene.expected
+            m[3] for m in stopped.expected["main/A"]
         }
         assert (
             jsplan(
