@@ -27,6 +27,16 @@ def write(folder: Path, **sections: Any) -> None:
     (folder / "jsplan.yaml").write_text(text, encoding="utf-8")
 
 
+def write_single(folder: Path, server: Server, **sections: Any) -> None:
+    """Write a workspace with one stream in the domain main, on this server."""
+    single = {
+        "connections": {"main": connection(server)},
+        "domains": {"main": {"connection": "main", "js_domain": None}},
+        "streams": [{"name": "A", "subjects": ["a"]}],
+    }
+    write(folder, **single | sections)
+
+
 def connection(server: Server) -> dict[str, Any]:
     """Return a connection to a server."""
     login = {"user": server.user, "password": server.password} if server.user else {}
@@ -62,12 +72,7 @@ def test_a_refused_connection_is_tried_again(make_server: MakeServer, tmp_path: 
     """A plan begins once the server accepts connections."""
     server = make_server()
     server.stop()
-    write(
-        tmp_path,
-        connections={"main": connection(server)},
-        domains={"main": {"connection": "main", "js_domain": None}},
-        streams=[{"name": "A", "subjects": ["a"]}],
-    )
+    write_single(tmp_path, server)
 
     ended = run_until_ready(
         tmp_path, "plan", waiting_for="cannot be reached", make_ready=server.start
@@ -81,13 +86,7 @@ def test_the_bucket_of_the_state_is_waited_for(make_server: MakeServer, tmp_path
     """An apply with its state on the server begins once that server is there."""
     server = make_server()
     server.stop()
-    write(
-        tmp_path,
-        connections={"main": connection(server)},
-        domains={"main": {"connection": "main", "js_domain": None}},
-        backend={"kv": {"domain": "main", "bucket": "STATE"}},
-        streams=[{"name": "A", "subjects": ["a"]}],
-    )
+    write_single(tmp_path, server, backend={"kv": {"domain": "main", "bucket": "STATE"}})
 
     ended = run_until_ready(
         tmp_path, "apply", "-y", waiting_for="cannot be reached", make_ready=server.start
@@ -123,12 +122,7 @@ def test_a_cluster_without_a_leader_is_waited_for(tmp_path: Path) -> None:
     with Sandbox.cluster(binary=PROGRAM) as cluster:
         for name in ("n2", "n3"):
             cluster[name].stop()
-        write(
-            tmp_path,
-            connections={"main": connection(cluster["n1"])},
-            domains={"main": {"connection": "main", "js_domain": None}},
-            streams=[{"name": "A", "subjects": ["a"]}],
-        )
+        write_single(tmp_path, cluster["n1"])
 
         def start_others() -> None:
             for name in ("n2", "n3"):
@@ -166,12 +160,8 @@ def test_an_offline_domain_that_may_be_is_not_waited_for(
 def test_a_wrong_password_is_not_waited_for(make_server: MakeServer, tmp_path: Path) -> None:
     """Refused credentials are the ordinary error, at once."""
     server = make_server(accounts=True)
-    write(
-        tmp_path,
-        connections={"main": {"url": server.url, "user": server.user, "password": "wrong"}},
-        domains={"main": {"connection": "main", "js_domain": None}},
-        streams=[{"name": "A", "subjects": ["a"]}],
-    )
+    wrong = {"url": server.url, "user": server.user, "password": "wrong"}
+    write_single(tmp_path, server, connections={"main": wrong})
 
     ended = jsplan(tmp_path, "plan", "--wait", LONG)
 
@@ -185,12 +175,7 @@ def test_a_wrong_name_of_a_domain_is_not_waited_for(
 ) -> None:
     """A server that calls its domain otherwise is the ordinary error, at once."""
     server = make_server(domain="hub")
-    write(
-        tmp_path,
-        connections={"main": connection(server)},
-        domains={"main": {"connection": "main"}},
-        streams=[{"name": "A", "subjects": ["a"]}],
-    )
+    write_single(tmp_path, server, domains={"main": {"connection": "main"}})
 
     ended = jsplan(tmp_path, "plan", "--wait", LONG)
 
@@ -204,12 +189,7 @@ def test_when_the_time_is_over_the_error_is_the_ordinary_one(
     """After the duration the command says what it says without --wait."""
     server = make_server()
     server.stop()
-    write(
-        tmp_path,
-        connections={"main": connection(server)},
-        domains={"main": {"connection": "main", "js_domain": None}},
-        streams=[{"name": "A", "subjects": ["a"]}],
-    )
+    write_single(tmp_path, server)
 
     waited, at_once = jsplan(tmp_path, "plan", "--wait", "1ms"), jsplan(tmp_path, "plan")
 
@@ -221,12 +201,7 @@ def test_commands_on_files_do_not_wait(make_server: MakeServer, tmp_path: Path) 
     """`validate` and `lint` use no server, also where JSPLAN_WAIT is set for all commands."""
     server = make_server()
     server.stop()
-    write(
-        tmp_path,
-        connections={"main": connection(server)},
-        domains={"main": {"connection": "main", "js_domain": None}},
-        streams=[{"name": "A", "subjects": ["a"]}],
-    )
+    write_single(tmp_path, server)
 
     for command in ("validate", "lint"):
         assert jsplan(tmp_path, command, "--wait", LONG).code == 0
