@@ -55,66 +55,37 @@ def check_exact(
     assert lost[0] > 0
 
 
-@pytest.mark.parametrize("store", STORES)
-@pytest.mark.parametrize("causes", SETS, ids="+".join)
+#: Kinds of storage, streams, whether the limits delete nearly everything, and the sets of limits.
+EXACT = [
+    *((STORES[store], "ORIGIN", False, causes) for store in STORES for causes in SETS),
+    # Without `allow_direct`, messages are read one by one.
+    *(
+        ({"storage": "file", "allow_direct": False}, "ORIGIN", False, causes)
+        for causes in (SETS[0], SETS[1], SETS[-1])
+    ),
+    # What deletes nearly everything is measured from the last message.
+    *((STORES["file"], "HOLED", True, causes) for causes in SETS if causes != ("max_age",)),
+    # Deleted messages are not counted a second time, by age or by number.
+    *((STORES[store], "HOLED", False, ("max_age", "max_msgs_per_subject")) for store in STORES),
+]
+
+
+@pytest.mark.parametrize(("store", "of", "most", "causes"), EXACT, ids=str)
 def test_limits_delete_exactly_what_the_plan_says(
-    filled_server: FilledServer, change_trial: ChangeTrial, store: str, causes: tuple[str, ...]
+    filled_server: FilledServer,
+    change_trial: ChangeTrial,
+    store: dict[str, Any],
+    of: str,
+    most: bool,
+    causes: tuple[str, ...],
 ) -> None:
     """Each limit, and any set of limits, deletes as many messages and bytes as planned."""
     hazard, lost = try_change(
         filled_server,
         change_trial,
-        STORES[store] | MANY,
-        lambda: deleting_limits(filled_server, causes),
-    )
-
-    check_exact(hazard, lost, causes, filled_server.level)
-
-
-@pytest.mark.parametrize("causes", [SETS[0], SETS[1], SETS[-1]], ids="+".join)
-def test_messages_are_fetched_one_by_one_where_there_are_no_batches(
-    filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
-) -> None:
-    """Without `allow_direct`, messages are read one by one and the numbers are the same."""
-    hazard, lost = try_change(
-        filled_server,
-        change_trial,
-        {"storage": "file", "allow_direct": False} | MANY,
-        lambda: deleting_limits(filled_server, causes),
-    )
-
-    check_exact(hazard, lost, causes, filled_server.level)
-
-
-@pytest.mark.parametrize("causes", [c for c in SETS if c != ("max_age",)], ids="+".join)
-def test_high_deletions_are_counted_from_the_end(
-    filled_server: FilledServer, change_trial: ChangeTrial, causes: tuple[str, ...]
-) -> None:
-    """Limits that delete nearly everything are measured from the last message, exactly."""
-    hazard, lost = try_change(
-        filled_server,
-        change_trial,
-        STORES["file"] | MANY,
-        lambda: deleting_limits(filled_server, causes, most=True),
-        "HOLED",
-    )
-
-    check_exact(hazard, lost, causes, filled_server.level)
-
-
-@pytest.mark.parametrize("store", STORES)
-def test_gaps_in_the_sequences_do_not_mislead(
-    filled_server: FilledServer, change_trial: ChangeTrial, store: str
-) -> None:
-    """Deleted messages are not counted a second time, by age or by number."""
-    causes = ("max_age", "max_msgs_per_subject")
-
-    hazard, lost = try_change(
-        filled_server,
-        change_trial,
-        STORES[store] | MANY,
-        lambda: deleting_limits(filled_server, causes),
-        "HOLED",
+        store | MANY,
+        lambda: deleting_limits(filled_server, causes, most=most),
+        of,
     )
 
     check_exact(hazard, lost, causes, filled_server.level)
