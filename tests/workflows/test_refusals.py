@@ -12,7 +12,6 @@ from tests.support.raw import Raw
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from jsplan.sandbox import Server
@@ -97,41 +96,27 @@ def test_a_plan_that_no_apply_accepts(space: Space) -> None:
     assert jsplan(space.folder, "plan", "--adopt").code == 0
 
 
-def protected(space: Space) -> None:
-    space.write(streams=[stream("B", lifecycle={"prevent_destroy": True})]).apply()
-    space.write()
+OWNED = {"ownership": {"marker": True}}
+#: What is applied before, if anything is, and the files that are refused.
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    "JS301": [{"streams": [stream("B", lifecycle={"prevent_destroy": True})]}, {}],
+    "JS303": [{"streams": [stream("B")]}, {"streams": [stream("B", storage="memory")]}],
+    "JS306": [
+        {"workspace": "other", "streams": [stream("B")]} | OWNED,
+        {"workspace": "mine", "streams": [stream("B", max_msgs=9)]} | OWNED,
+    ],
+    "JS220": [{"streams": [stream("B")], "lint": {"JS220": "error"}}],
+}
 
 
-def replaced(space: Space) -> None:
-    space.write(streams=[stream("B")]).apply()
-    space.write(streams=[stream("B", storage="memory")])
-
-
-def owned_by_another(space: Space) -> None:
-    marker = {"ownership": {"marker": True}}
-    space.write(workspace="other", **marker, streams=[stream("B")]).apply()
-    space.write(workspace="mine", **marker, streams=[stream("B", max_msgs=9)])
-
-
-def advised_against(space: Space) -> None:
-    space.write(streams=[stream("B")], lint={"JS220": "error"})
-
-
-REFUSED = [
-    ("JS301", protected),
-    ("JS303", replaced),
-    ("JS306", owned_by_another),
-    ("JS220", advised_against),
-]
-
-
-@pytest.mark.parametrize(("code", "make"), REFUSED, ids=[code for code, _ in REFUSED])
-def test_each_refusal_ends_a_plan_with_3(
-    code: str, make: Callable[[Space], None], tmp_path: Path, server: Server
-) -> None:
+@pytest.mark.parametrize("code", REFUSED)
+def test_each_refusal_ends_a_plan_with_3(code: str, tmp_path: Path, server: Server) -> None:
     """Every finding that refuses an apply makes the plan end with 3, and is named beside `-o`."""
     refused = single_space(tmp_path, server)
-    make(refused)
+    *before, wanted = REFUSED[code]
+    for sections in before:
+        refused.write(**sections).apply()
+    refused.write(**wanted)
     planned = jsplan(tmp_path, "plan", "-o", "p")
 
     assert (planned.code, "Saved to p. It cannot be applied:" in planned.err) == (3, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
@@ -63,51 +62,28 @@ def step_of(document: Document, op: str) -> Document:
     return found
 
 
-def request(api: str, payload: Any = None) -> Callable[[Document], None]:
-    """Return an edit that sets another request."""
-
-    def edit(step: Document) -> None:
-        step["request"] = {"api": api, "payload": payload}
-
-    return edit
-
-
-def other_payload(step: Document) -> None:
-    step["request"]["payload"]["name"] = "OTHER"
+def tampered(document: Document, op: str, place: tuple[str, ...], value: Any) -> Document:
+    """Return a plan with another value at a place of the step with this operation."""
+    copied: Document = json.loads(dumps(document))
+    inner = step_of(copied, op)
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return copied
 
 
-def other_address(step: Document) -> None:
-    step["address"] = "main/stream/OTHER"
-
-
-def other_object(step: Document) -> None:
-    step["object"] = "main/stream/OTHER"
-
-
-def other_op(step: Document) -> None:
-    step["op"] = "stream.create"
-
-
-def no_request(step: Document) -> None:
-    step["request"] = None
-
-
-def depends_on_itself(step: Document) -> None:
-    step["depends_on"] = [step["id"]]
-
-
-EDITS: list[Callable[[Document], None]] = [
-    request("STREAM.PURGE.ORDERS", {}),
-    request("STREAM.DELETE.ORDERS"),
-    request("STREAM.UPDATE.OTHER", {"name": "OTHER"}),
-    request("STREAM.INFO.ORDERS\r\nPUB evil 1\r\nx\r\n", {}),
-    request("STREAM.UPDATE.ORDERS"),
-    other_payload,
-    other_address,
-    other_object,
-    other_op,
-    no_request,
-    depends_on_itself,
+#: Other values at places of the step that changes the stream ORDERS.
+EDITS: list[tuple[tuple[str, ...], Any]] = [
+    (("request",), {"api": "STREAM.PURGE.ORDERS", "payload": {}}),
+    (("request",), {"api": "STREAM.DELETE.ORDERS", "payload": None}),
+    (("request",), {"api": "STREAM.UPDATE.OTHER", "payload": {"name": "OTHER"}}),
+    (("request",), {"api": "STREAM.INFO.ORDERS\r\nPUB evil 1\r\nx\r\n", "payload": {}}),
+    (("request",), {"api": "STREAM.UPDATE.ORDERS", "payload": None}),
+    (("request",), None),
+    (("request", "payload", "name"), "OTHER"),
+    (("address",), "main/stream/OTHER"),
+    (("object",), "main/stream/OTHER"),
+    (("op",), "stream.create"),
 ]
 
 
@@ -116,9 +92,9 @@ def test_a_request_that_does_not_fit_its_step(space: Space, server: Server) -> N
     document = planned(space, _orders(max_msgs=50), {"name": "OTHER"})
     with Raw(server.url) as raw:
         before = raw.api_ok(f"{API}.STREAM.INFO.ORDERS"), streams(raw)
-        for edit in EDITS:
-            edited = json.loads(dumps(document))
-            edit(step_of(edited, "stream.update"))
+        itself = [step_of(document, "stream.update")["id"]]
+        for place, value in (*EDITS, (("depends_on",), itself)):
+            edited = tampered(document, "stream.update", place, value)
             with pytest.raises(JsplanError, match="is invalid: ") as refused:
                 space.apply_saved(Plan.from_json(with_checksum(edited), "t.plan"))
             assert (refused.value.exit_code, "Nothing was changed" in str(refused.value)) == (
@@ -143,11 +119,7 @@ def test_a_consumer_of_another_name(space: Space) -> None:
         (("request", "payload", "action"), "create"),
         (("request", "payload", "config", "durable_name"), "OLD"),
     ):
-        edited = json.loads(dumps(document))
-        inner = step_of(edited, "consumer.update")
-        for key in place[:-1]:
-            inner = inner[key]
-        inner[place[-1]] = value
+        edited = tampered(document, "consumer.update", place, value)
         with pytest.raises(JsplanError, match="is invalid: "):
             require_consistent_steps(Plan.from_json(with_checksum(edited), "p"))
 
