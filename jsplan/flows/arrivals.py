@@ -159,7 +159,7 @@ class ArrivalModel:
             if again or self._beside(arrival, here).shares_messages(feeds):
                 most.append(
                     arrival.at_most
-                    if had or kept is None
+                    if had or again or kept is None
                     else _least(arrival.at_most, kept.messages)
                 )
             earlier = {id(one[0]): one for root in roots for one in by_root.get(root, ())}

@@ -31,7 +31,7 @@ from tests.support.workspaces import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyResult
@@ -196,41 +196,62 @@ def test_a_source_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: 
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    ("limits", "gone"), [({"retention": "workqueue"}, 0), ({"max_msgs": 3, "subjects": ["own"]}, 3)]
+    ("limits", "own", "finished", "again", "again_before"),
+    [
+        ({"retention": "workqueue"}, 0, range(1, 9), 8, 0),
+        ({"max_msgs": 3, "subjects": ["own"]}, 4, [], 8, 0),
+        ({"retention": "workqueue"}, 0, [1, 2, 3], 0, 0),
+        ({"retention": "workqueue"}, 0, [7, 8], 2, 2),
+        ({"retention": "workqueue", "subjects": ["own"]}, 1, [1, 8], 2, 1),
+    ],
+    ids=["all finished", "pushed out", "the first finished", "the last finished", "two writers"],
 )
 def test_a_source_whose_newest_message_is_not_saved(
-    tmp_path: Path, clean_hub_leaf: Sandbox, limits: dict[str, Any], gone: int
+    tmp_path: Path,
+    clean_hub_leaf: Sandbox,
+    limits: dict[str, Any],
+    own: int,
+    finished: Sequence[int],
+    again: int,
+    again_before: int,
 ) -> None:
-    """A restored stream copies its origin again where its backup lacks what it copied last.
+    """A restored stream copies again what was finished behind the newest one of its source.
 
-    So it is on nats-server 2.15; older servers begin behind the last message of the stream.
+    Without one nats-server 2.15 copies all of it (`again`), older servers nothing.
     """
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     reader = {"name": "READER", "domain": "leaf", "sources": [SOURCE]} | limits
     space.write(streams=[ORIGIN, reader]).apply()
     with raw_of(clean_hub_leaf) as raw:
-        copies_again = raw.api_level() >= ORIGIN_IDENTITY_LEVEL
+        if raw.api_level() < ORIGIN_IDENTITY_LEVEL:
+            again = again_before
+
+        def wait_for_end(seq: int) -> None:
+            def has_it() -> bool:
+                return bool(raw.api_ok(f"{LEAF}.STREAM.INFO.READER")["state"]["last_seq"] >= seq)
+
+            clean_hub_leaf["hub"].wait_until(has_it, "copy")
+
         publish(raw, 8)
-        clean_hub_leaf["hub"].wait_until(
-            lambda: raw.api_ok(f"{LEAF}.STREAM.INFO.READER")["state"]["last_seq"] == 8, "copy"
-        )
-        if gone:
-            for _ in range(4):
-                raw.request("own", b"")
-        else:
-            raw.api_ok(f"{LEAF}.STREAM.PURGE.READER")  # as consumers leave it
+        wait_for_end(8)
+        for _ in range(own):
+            raw.request("own", b"")
+        for seq in finished:
+            raw.api_ok(f"{LEAF}.STREAM.MSG.DELETE.READER", {"seq": seq})
         save(space, "leaf/**")
         raw.api_ok(f"{LEAF}.STREAM.DELETE.READER")
         allowed = ("DUPLICATES_MESSAGES", "DELETES_MESSAGES")
         plan, result = restore_backup(space, allow_hazards=allowed)
         assert result.exit_code == 0
-        if copies_again:
-            clean_hub_leaf["hub"].wait_until(
-                lambda: raw.api_ok(f"{LEAF}.STREAM.INFO.READER")["state"]["last_seq"] >= 16, "copy"
-            )
-    twice = [("DUPLICATES_MESSAGES", gone or 8)] + ([("DELETES_MESSAGES", gone)] if gone else [])
-    hazards = [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards]
-    assert hazards == (twice if copies_again else [])
+        copied = min(again, 1) if own == 1 else again  # of two writers, either may be the last
+        wait_for_end(8 + own + copied)
+        publish(raw, 1)
+        wait_for_end(9 + own + copied)
+        assert raw.api_ok(f"{LEAF}.STREAM.INFO.READER")["state"]["last_seq"] == 9 + own + copied
+    twice = [("DUPLICATES_MESSAGES", again)] if again else []
+    if again and "max_msgs" in limits:
+        twice.append(("DELETES_MESSAGES", 3))
+    assert [(h.code, h.messages) for c in plan.resource_changes for h in c.hazards] == twice
     assert (left_to_do(space.plan()), space.plan().diagnostics) == ([], [])
 
 

@@ -74,10 +74,13 @@ class PlannedFlows:
         self._awaited = {(f.downstream, f.key): f for f in self._find_awaited()}
         self.fresh += (*self._copied_again.values(), *self._awaited.values())
         known = {(flow.downstream, flow.key) for flow in self.fresh}
-        begun_again = [f for f in self._find_begun_again() if (f.downstream, f.key) not in known]
-        self._again = frozenset((f.downstream, f.key) for f in begun_again)
-        self._again |= self._copied_again.keys()
-        self.fresh += begun_again
+        begun_again = [
+            (f, most) for f, most in self._find_begun_again() if (f.downstream, f.key) not in known
+        ]
+        #: How many messages at most these sources of restored streams copy again.
+        self._most_again = {(f.downstream, f.key): most for f, most in begun_again}
+        self._again = self._most_again.keys() | self._copied_again.keys()
+        self.fresh += (flow for flow, _ in begun_again)
         begun = {(flow.downstream, flow.key) for flow in self.fresh}
         resumed = [f for f in self._find_resumed() if (f.downstream, f.key) not in begun]
         self._resumed = frozenset((flow.downstream, flow.key) for flow in resumed)
@@ -172,18 +175,17 @@ class PlannedFlows:
                 if flow.kind == "source" and self._copies_again(flow):
                     yield flow
 
-    def _find_begun_again(self) -> Iterator[Flow]:
+    def _find_begun_again(self) -> Iterator[tuple[Flow, int]]:
         """Yield the sources of restored streams whose backup may lack what they copied last.
 
-        nats-server 2.15 begins them from their start then, older servers behind the last message
-        that the stream stored (measured).
+        With each of them the number of messages that it copies again at most.
         """
         for stream in filter(self._is_restored, self._real):
             target = self._inputs.backup[self._real[stream]]
-            if may_lack_sourced(target) and not self._is_old(stream):
-                for flow in self.after.flows_into.get(stream, ()):
-                    if flow.kind == "source" and not flow.config.get("consumer"):
-                        yield flow
+            most = count_copied_again(target, is_old=self._is_old(stream))
+            for flow in self.after.flows_into.get(stream, ()) if most else ():
+                if flow.kind == "source" and not flow.config.get("consumer"):
+                    yield flow, most
 
     def _is_restored(self, stream: Address) -> bool:
         decision = self.decision(stream)
@@ -322,7 +324,7 @@ class PlannedFlows:
             {k: flow.origin for k, flow in (self._copied_again | self._awaited).items()},
             frozenset(filter(self._refuses_rollups, self.after.nodes)),
             self._resumed,
-            self._again,
+            frozenset(self._again),
             self._filled,
         )
 
@@ -360,6 +362,13 @@ class PlannedFlows:
         return all(mirrors) and len(keys) == 1
 
     def _count(self, flow: Flow, arriving: Arriving | None) -> Count:
+        known = (
+            self._count_coming(flow, arriving),
+            self._most_again.get((flow.downstream, flow.key)),
+        )
+        return min((count for count in known if count is not None), default=None)
+
+    def _count_coming(self, flow: Flow, arriving: Arriving | None) -> Count:
         for answer in (arriving or {}).get(self._real[flow.downstream], ()):
             if answer.request.name == flow.key:
                 return answer.at_most
@@ -389,22 +398,29 @@ class PlannedFlows:
         return found
 
 
-def may_lack_sourced(target: RestoreTarget) -> bool:
-    """Check whether a backup may lack the newest message of a source.
+def count_copied_again(target: RestoreTarget, *, is_old: bool) -> int:
+    """Return how many messages at most each source of a restored stream copies again.
+
+    It begins behind the newest message of it that the stream has, so it copies only what the stream
+    has no more. Without one nats-server 2.15 begins from its start, an older one (`is_old`) behind
+    the last message that the stream stored (measured).
 
     A bucket deletes by its history only what the same key has again. Messages that have expired
     since are found before they are deleted (measured on 2.15).
     """
-    config, state = target.config, target.saved.before
-    if not state["last_seq"]:
-        return False
-    if get_retention(config) != "limits" or not state["messages"]:
-        return True
-    names = ["max_age"]
-    names += ["max_msgs", "max_bytes"] if config.get("discard", "old") == "old" else []
-    names += ["max_msgs_per_subject"] if target.address.kind == "stream" else []
+    config, before, after = target.config, target.saved.before, target.saved.after
     writers = len(config.get("sources") or ()) + bool(config.get("subjects"))
-    return writers > 1 and any(int(config.get(name) or 0) > 0 for name in names)
+    if get_retention(config) == "limits" and before["messages"]:
+        names = ["max_age"]
+        names += ["max_msgs", "max_bytes"] if config.get("discard", "old") == "old" else []
+        names += ["max_msgs_per_subject"] if target.address.kind == "stream" else []
+        if writers == 1 or not any(int(config.get(name) or 0) > 0 for name in names):
+            return 0
+    first, last, kept = (int(after[name]) for name in ("first_seq", "last_seq", "messages"))
+    if before != after:  # the archive may be of any time between
+        return last
+    ends_with_its_own = writers == 1 and kept
+    return last - (max(first, 1) - 1 if is_old or ends_with_its_own else 0) - kept
 
 
 def _is_partial(flow: Flow) -> bool:
