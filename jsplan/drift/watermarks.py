@@ -12,7 +12,8 @@ from jsplan.documents.base import dumps
 from jsplan.documents.reading import read_file
 from jsplan.documents.state_parts import Watermark, Watermarks
 from jsplan.errors import JsplanError
-from jsplan.planning.losses import has_lost_since
+from jsplan.facts.lost_messages import MarkedMessage
+from jsplan.planning.losses import find_only_origin, has_lost_since
 from jsplan.planning.model import PlanInputs
 from jsplan.units import format_timestamp
 
@@ -21,12 +22,12 @@ MAX_BYTES: Final = 64 << 20
 _HINT: Final = "Delete it to begin again: what was lost before is then not seen."
 
 
-def list_marked(inputs: PlanInputs) -> dict[Address, tuple[int, str]]:
-    """Return sequence and time of the watermark of each stream that may have gone back.
+def list_marked(inputs: PlanInputs) -> dict[Address, MarkedMessage]:
+    """Return the message at the watermark of each stream that may have gone back.
 
     That is a stream which has received messages since.
     """
-    found: dict[Address, tuple[int, str]] = {}
+    found: dict[Address, MarkedMessage] = {}
     for address, mark in inputs.watermarks.items():
         live = inputs.live.get(address)
         if live is None or live.created != mark.created or not mark.last_time:
@@ -34,7 +35,9 @@ def list_marked(inputs: PlanInputs) -> dict[Address, tuple[int, str]]:
         state = live.state
         first, last = (int(state.get(name) or 0) for name in ("first_seq", "last_seq"))
         if first <= mark.last_seq <= last and state.get("last_ts") != mark.last_time:
-            found[address] = (mark.last_seq, mark.last_time)
+            origin = find_only_origin(inputs, live)
+            deleted = int(origin.state.get("first_seq") or 0) - 1 if origin is not None else 0
+            found[address] = MarkedMessage(mark.last_seq, mark.last_time, deleted)
     return found
 
 

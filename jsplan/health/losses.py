@@ -51,10 +51,11 @@ def find_losses(
 ) -> list[Breach]:
     """Return lost or missed messages, and the pause of a consumer.
 
-    `stream` is that of a consumer, or the origin of a mirror; `now` ns since 1970. Rests on these
-    rules of servers: the last sequence of a stream never falls, `state.lost` is what its server
-    could not read when it started, a consumer that another client moves, or a purge, is delivered
-    from there, and a mirror has the sequences of its origin.
+    `stream` is that of a consumer, or the only origin of a stream; `now` ns since 1970. Rests on
+    these rules of servers: the last sequence of a stream never falls, `state.lost` is what its
+    server could not read when it started, a consumer that another client moves, or a purge, is
+    delivered from there, a mirror has the sequences of its origin, and a source writes them into
+    the headers.
     """
     if not is_enabled(list_keys(live.raw.get("metadata") or {})):
         return []
@@ -163,19 +164,26 @@ def _find_removed(live: LiveObject, last: LastApplied) -> Breach | None:
 
 
 def _find_uncopied(live: LiveObject, origin: LiveObject, last: LastApplied) -> Breach | None:
-    """Return a finding for a mirror whose origin deleted messages before it had copied them.
+    """Return a finding for a copy whose origin deleted messages before it had copied them.
 
-    It has new gaps then, and its origin begins behind the place where the mirror was at the last
-    check. What clients deleted there is counted too. A mirror that copies only some subjects, or
-    whose stream keeps the last message of each, has gaps of its own.
+    A mirror has new gaps then, a source left out some (`state.left_out`), and the origin begins
+    behind the place where the copy was at the last check. What clients deleted there is counted
+    too. A flow that copies only some subjects, or whose stream keeps the last message of each, has
+    gaps of its own.
     """
-    config = live.compact.get("mirror") or {}
-    if not last.seen_at or config.get("filter_subject") or config.get("subject_transforms"):
+    mirror = live.compact.get("mirror")
+    flow: Config = mirror or next(iter(live.compact.get("sources") or ()), {})
+    if not last.seen_at or flow.get("filter_subject") or flow.get("subject_transforms"):
         return None
-    if any(one.get(name) for one in (live.compact, origin.compact) for name in _BY_SUBJECT):
+    alike = (live.compact, origin.compact) if mirror else (origin.compact,)
+    if any(one.get(name) for one in alike for name in _BY_SUBJECT):
         return None
-    gaps = int(live.state.get("num_deleted") or 0) - last.deleted
-    missed = min(gaps, int(origin.state.get("first_seq") or 0) - 1 - last.last_seq)
+    if mirror:
+        position = last.last_seq
+        gaps = int(live.state.get("num_deleted") or 0) - last.deleted
+    else:
+        position, gaps = live.state.get("left_out") or (0, 0)
+    missed = min(gaps, int(origin.state.get("first_seq") or 0) - 1 - position)
     if missed <= 0:
         return None
     count = count_text(missed, "message")

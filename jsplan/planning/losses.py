@@ -73,11 +73,18 @@ def _with_copy(inputs: PlanInputs, address: Address, breach: Breach) -> Breach:
 
 
 def _source_of(inputs: PlanInputs, address: Address) -> LiveObject | None:
-    """Return the live stream of a consumer, or the origin of a mirror in the files."""
+    """Return the live stream of a consumer, or the only origin of a stream."""
     if address.parent is not None:
         return inputs.stream_of(address)
-    edges = inputs.topology.edges_into(address)
-    return next((inputs.live.get(edge.origin) for edge in edges if edge.kind == "mirror"), None)
+    live = inputs.live.get(address)
+    return find_only_origin(inputs, live) if live is not None else None
+
+
+def find_only_origin(inputs: PlanInputs, stream: LiveObject) -> LiveObject | None:
+    """Return the live origin in the files of a stream that stores nothing but one flow."""
+    edges = inputs.topology.edges_into(stream.address)
+    is_only = len(edges) == 1 and not stream.compact.get("subjects")
+    return inputs.live.get(edges[0].origin) if is_only else None
 
 
 def has_lost_since(inputs: PlanInputs, stream: LiveObject) -> bool:

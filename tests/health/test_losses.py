@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -262,8 +264,8 @@ def test_messages_that_a_consumer_missed(
     assert expected is None or expected[1] in causes(space)[0]
 
 
-def test_messages_that_a_mirror_missed(make_hub_leaf: MakeHubLeaf, tmp_path: Path) -> None:
-    """They are counted from where the mirror was at the last check, and named until an apply."""
+def test_messages_that_a_copy_missed(make_hub_leaf: MakeHubLeaf, tmp_path: Path) -> None:
+    """They are counted from where the copy was at the last check, and named until an apply."""
     sandbox = make_hub_leaf()
     hub, leaf = sandbox["hub"], sandbox["leaf"]
     space = hub_leaf_space(tmp_path, sandbox)
@@ -273,39 +275,46 @@ def test_messages_that_a_mirror_missed(make_hub_leaf: MakeHubLeaf, tmp_path: Pat
         origin,
         {"name": "M", "domain": "hub", "mirror": mirror},
         {"name": "PART", "domain": "hub", "mirror": mirror | {"filter_subject": "p"}},
+        {"name": "S", "domain": "hub", "sources": [mirror], "max_msgs": 60},
+        {"name": "SOME", "domain": "hub", "sources": [mirror | {"filter_subject": "p"}]},
     ]
     space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
 
-    def publish(count: int) -> None:
+    def publish(*numbers: int) -> None:
         with Raw(leaf.url, leaf.user, leaf.password) as raw:
-            for number in range(count):
-                raw.api_ok("op"[number % 2], "m")
+            for number in numbers:
+                raw.api_ok("op"[number % 2], f"number {number}")
 
     def follow(last: int) -> None:
-        with Raw(hub.url, hub.user, hub.password) as raw:
-            hub.wait_until(
-                lambda: all(raw.state(name)["last_seq"] == last for name in ("M", "PART")),
-                "follow",
-                60.0,
-            )
+        def has_last(raw: Raw, name: str) -> bool:
+            seq = raw.state(name)["last_seq"]
+            found = raw.api(f"$JS.API.STREAM.MSG.GET.{name}", {"seq": seq}).get("message", {})
+            return b64decode(found.get("data", "")) == json.dumps(f"number {last}").encode()
 
-    publish(36)  # what limits delete behind a mirror is not missed
-    follow(36)
+        with Raw(hub.url, hub.user, hub.password) as raw:
+            names = [stream["name"] for stream in streams[1:]]
+            hub.wait_until(lambda: all(has_last(raw, name) for name in names), "follow", 120.0)
+
+    publish(*range(36))  # what limits delete behind a mirror is not missed
+    follow(35)
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         raw.delete("O", 30)
     assert attention(space) == []
-    publish(20)
-    follow(56)
+    publish(*range(36, 56))
+    follow(55)
     assert attention(space) == []
 
     hub.stop()
-    publish(14)
+    publish(*range(56, 70))
     hub.start()
     sandbox.wait_ready()
-    follow(70)
+    follow(69)
     for _ in range(2):
-        assert attention(space) == [("hub/stream/M", "jsplan.missed", "critical")]
-    assert "it missed at most 4 messages, which its origin deleted before they" in causes(space)[0]
+        assert attention(space) == [
+            (f"hub/stream/{name}", "jsplan.missed", "critical") for name in ("M", "S")
+        ]
+    for cause in causes(space):
+        assert "it missed at most 4 messages, which its origin deleted before they" in cause
     streams[1]["description"] = "accepts what is there"
     space.write(streams=streams, drift={"watermarks": "marks.json"}).apply()
     assert attention(space) == []
