@@ -265,7 +265,8 @@ def _check_consumer_limits(
     for name, consumer in (*shown, *readers.hidden_consumers(decision.address, retention, level)):
         for field_name in ("max_ack_pending", "inactive_threshold"):
             limit, value = after.get(field_name, 0), consumer.get(field_name, 0)
-            if value <= limit or (limit == 0 and level >= REMOVABLE_LIMITS_LEVEL):
+            is_removable = level >= REMOVABLE_LIMITS_LEVEL or decision.preserves
+            if value <= limit or (limit == 0 and is_removable):
                 continue
             text = f"consumer_limits: consumer {name} has {field_name} {value}, "
             if limit > 0:

@@ -81,8 +81,12 @@ def added_subjects(decision: ResourceDecision) -> list[str]:
 
 
 def changes_consumer_limits(decision: ResourceDecision) -> bool:
-    """Check whether a stream that stays gets other limits for its consumers."""
-    stays = decision.live is not None and not decision.deletes and decision.after is not None
+    """Check whether a stream gets other limits for consumers that it keeps.
+
+    A preserved one gets them by its last update, when its consumers are back.
+    """
+    stays = decision.live is not None and not decision.loses_content
+    stays = stays and decision.after is not None
     limits = [one.get("consumer_limits") for one in (decision.before, decision.planned)]
     return stays and limits[0] != limits[1]
 
