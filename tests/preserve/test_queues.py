@@ -11,7 +11,7 @@ from tests.preserve.test_streams import PERMITTED, PRESERVE
 from tests.support import stream_content
 from tests.support.raw import Raw
 from tests.support.simulated_kill import SimulatedKill, kill_at_request
-from tests.support.workspaces import single_space
+from tests.support.workspaces import left_to_do, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -143,6 +143,36 @@ def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> Non
         "DELETES_MESSAGES",
     )
     assert least <= deleted <= most
+
+
+def test_a_start_of_an_earlier_replacement_ends(tmp_path: Path, server: Server) -> None:
+    """A consumer that got a start sequence goes into a work queue, which takes only `all` (10101).
+
+    A push consumer gets its position as its start, unless it is copied with its stream.
+    """
+    push = ONE | {"deliver_subject": "push", "max_ack_pending": 3}
+    other = {"name": "D", "ack_policy": "explicit", "lifecycle": {"on_replace": "recreate"}}
+    space = single_space(tmp_path, server)
+    with Raw(server.url) as raw:
+        for retention, filters in (("workqueue", ["A.2"]), ("interest", ["A.0", "A.2"])):
+            consumers = [push, other | {"filter_subjects": filters}]
+            space.write(streams=[body(consumers, retention=retention)])
+            assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
+            if retention == "interest":
+                continue
+            raw.subscribe("push")
+            for subject in ("A.2", "A.1"):
+                raw.request(subject, b"message")
+            raw.request(raw.next_reply(), b"+ACK")
+            raw.unsubscribe()
+        assert raw.consumer_info("A", "C")["config"]["deliver_policy"] == "by_start_sequence"
+        consumers = [push, other | {"filter_subjects": ["A.2"]}]
+        space.write(streams=[body(consumers, retention="workqueue")])
+        assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
+        info = raw.consumer_info("A", "C")
+    assert (info["config"]["deliver_policy"], info["num_pending"]) == ("all", 0)
+    plan = space.plan()
+    assert (left_to_do(plan), plan.resource_drift, plan.steps) == ([], [], [])
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])

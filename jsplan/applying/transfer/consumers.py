@@ -117,6 +117,9 @@ async def _create_at_position(context: StepContext, step: Step, consumer: Placem
         method = choose_position_method(
             position, compact, level, retention=retention, first_seq=first
         )
+        if retention == "workqueue":  # it takes only `all`, also where an earlier apply set a start
+            config = {name: value for name, value in config.items() if name not in START_FIELDS}
+            _record_start(consumer, {}, config)
     if method == "reset":
         await create_consumer(context, step, consumer.address, config | held)
         if await _reset(context, step, consumer, position):
@@ -124,7 +127,7 @@ async def _create_at_position(context: StepContext, step: Step, consumer: Placem
         await context.send(step, f"CONSUMER.DELETE.{consumer.api_name}")
     if method != "plain":
         config = with_start_sequence(position, config)
-        _record_start(consumer, position, config)
+        _record_start(consumer, {consumer.address.consumer: position}, config)
     await create_consumer(context, step, consumer.address, config | held)
 
 
@@ -139,11 +142,11 @@ async def _reset(context: StepContext, step: Step, consumer: Placement, position
     return True
 
 
-def _record_start(consumer: Placement, position: int, config: Config) -> None:
+def _record_start(consumer: Placement, starts: dict[str, int], config: Config) -> None:
     """Let state and the verification have the start that the consumer gets in place of its own."""
     if consumer.own is None:
         return
-    record = (consumer.own.record or {}) | {"starts": {consumer.address.consumer: position}}
+    record = (consumer.own.record or {}) | {"starts": starts}
     expect = consumer.own.expect
     if expect is not None:
         expect = expect | {name: config.get(name) for name in START_FIELDS}
