@@ -418,6 +418,39 @@ def test_preserved_messages_stay(history_space: HistorySpace) -> None:
         assert raw.api_ok("$JS.API.CONSUMER.INFO.A.C")["num_pending"] == 20
 
 
+def test_consumers_of_a_replaced_stream_are_recorded_as_before(
+    history_space: HistorySpace,
+) -> None:
+    """State has again what the files declared, and so the files of before have nothing to do.
+
+    A push consumer gets its position as its start, which no file has.
+    """
+    push: dict[str, Any] = {"name": "C", "ack_policy": "explicit", "deliver_subject": "push"}
+    body: dict[str, Any] = {
+        "name": "A",
+        "subjects": ["A", "B"],
+        "retention": "interest",
+        "lifecycle": {"on_replace": "preserve"},
+        "consumers": [push | {"filter_subject": "A"}, {"name": "D", "ack_policy": "explicit"}],
+    }
+    space = history_space.write(body).space
+    apply(space)
+    with Raw(history_space.server.url) as raw:
+        raw.subscribe("push")
+        history_space.publish("A", 5)
+        raw.request(raw.next_reply(), b"+ACK")
+        raw.unsubscribe()
+    before = state_resources(history_space)["main/consumer/A/C"]["declared"]
+    wider = [push | {"filter_subjects": ["A", "B"]}, body["consumers"][1]]
+    number = apply(history_space.write(body | {"sealed": True, "consumers": wider}).space)
+    history_space.write(body)
+    assert undo(space, number)[1].exit_code == 0
+
+    assert state_resources(history_space)["main/consumer/A/C"]["declared"] == before
+    plan = space.plan()
+    assert (plan.has_changes, plan.steps) == (False, [])
+
+
 def test_a_restore_is_undone(history_space: HistorySpace) -> None:
     """The revert of a restore deletes the stream, with a hazard that counts its messages."""
     body: dict[str, Any] = {"name": "A"}

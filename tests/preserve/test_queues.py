@@ -146,12 +146,12 @@ def test_an_unknown_position_gives_bounds(tmp_path: Path, server: Server) -> Non
 
 
 def test_a_start_of_an_earlier_replacement_ends(tmp_path: Path, server: Server) -> None:
-    """A consumer that got a start sequence goes into a work queue, which takes only `all` (10101).
+    """A consumer that got a start sequence goes into a work queue, which takes only `all`.
 
-    A push consumer gets its position as its start, unless it is copied with its stream.
+    A push consumer gets its position as its start, unless it is copied with its stream (10101).
     """
-    push = ONE | {"deliver_subject": "push", "max_ack_pending": 3}
-    other = {"name": "D", "ack_policy": "explicit", "lifecycle": {"on_replace": "recreate"}}
+    push: Config = ONE | {"deliver_subject": "push", "max_ack_pending": 3}
+    other: Config = {"name": "D", "ack_policy": "explicit", "lifecycle": {"on_replace": "recreate"}}
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         for retention, filters in (("workqueue", ["A.2"]), ("interest", ["A.0", "A.2"])):

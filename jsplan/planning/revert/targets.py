@@ -273,6 +273,9 @@ def complete_plan(plan: Plan, targets: Sequence[Target]) -> None:
     for step in plan.steps:
         if step.record is not None:
             step.record |= records.get(step.address, {})
+        if step.op == "transfer.consumers" and step.params is not None:
+            for consumer in filter(None, step.params["consumers"].values()):
+                consumer["record"] |= records.get(consumer["address"], {})
     released = {str(target.address) for target in targets if target.is_released}
     for address in sorted(released & {step.address for step in plan.steps}):
         before = [step.id for step in plan.steps if step.address == address]
