@@ -85,10 +85,10 @@ def changes_consumer_limits(decision: ResourceDecision) -> bool:
 
     A preserved one gets them by its last update, when its consumers are back.
     """
-    stays = decision.live is not None and not decision.loses_content
-    stays = stays and decision.after is not None
-    limits = [one.get("consumer_limits") for one in (decision.before, decision.planned)]
-    return stays and limits[0] != limits[1]
+    if decision.live is None or decision.after is None or decision.loses_content:
+        return False
+    before, planned = decision.before, decision.planned
+    return bool(before.get("consumer_limits") != planned.get("consumer_limits"))
 
 
 def changes_subjects(decision: ResourceDecision) -> bool:

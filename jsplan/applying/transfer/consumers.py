@@ -35,6 +35,7 @@ from jsplan.planning.transfer.consumer_position import (
     START_FIELDS,
     choose_position_method,
     with_start_sequence,
+    without_start,
 )
 from jsplan.resources import CONSUMER
 from jsplan.resources.consumer import filters_of
@@ -118,7 +119,7 @@ async def _create_at_position(context: StepContext, step: Step, consumer: Placem
             position, compact, level, retention=retention, first_seq=first
         )
         if retention == "workqueue":  # it takes only `all`, also where an earlier apply set a start
-            config = {name: value for name, value in config.items() if name not in START_FIELDS}
+            config = without_start(config)
             _record_start(consumer, {}, config)
     if method == "reset":
         await create_consumer(context, step, consumer.address, config | held)

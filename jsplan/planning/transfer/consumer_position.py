@@ -66,8 +66,13 @@ def can_reset_in_place(position: int, config: Mapping[str, Any], level: int) -> 
 
 def with_start_sequence(position: int, config: Mapping[str, Any]) -> Config:
     """Return the configuration with a start at `position` in place of its own."""
-    rest = {name: value for name, value in config.items() if name not in START_FIELDS}
-    return rest | {"deliver_policy": "by_start_sequence", "opt_start_seq": position}
+    start = {"deliver_policy": "by_start_sequence", "opt_start_seq": position}
+    return without_start(config) | start
+
+
+def without_start(config: Mapping[str, Any]) -> Config:
+    """Return the configuration without its start: the server then begins with the first message."""
+    return {name: value for name, value in config.items() if name not in START_FIELDS}
 
 
 #: `back` never skips a message, and `forward` never repeats one, however the consumer has moved
