@@ -174,8 +174,10 @@ def _draft_step(inputs: PlanInputs, transfer: Transfer, final: Draft, kind: Part
         draft.params["initial_config"] = _probe_config(inputs, transfer, config, required=True)
     if kind == "stop":
         draft.precondition = origin.fingerprint
-        if transfer.origin.domain == transfer.target.domain:
-            draft.freed_subjects = list(origin.compact.get("subjects", []))
+    is_local = transfer.origin.domain == transfer.target.domain
+    # Nothing but its deletion takes the subjects of a sealed stream.
+    if kind == ("retire" if origin.raw.get("sealed") else "stop") and is_local:
+        draft.freed_subjects = list(origin.compact.get("subjects", []))
     if kind == "update":
         draft.expect, draft.record = final.expect, final.record
         draft.taken_subjects = final.taken_subjects
