@@ -193,8 +193,9 @@ OPERATIONS: Final[Mapping[str, CodeText]] = {
     ),
     "JS483": CodeText(
         "A mirror or source could not follow its recreated origin.",
-        "The origin becomes the mirror of a stream that has fewer sequences, or comes from a "
-        "backup that has. A mirror stands still until its origin passes its own last sequence, "
+        "The origin begins at a `first_seq` that the mirror has passed, becomes the mirror of a "
+        "stream that has fewer sequences, gets another filter, or comes from a backup that has "
+        "fewer. A mirror stands still until its origin passes its own last sequence, "
         "and a mirror cannot begin at a higher one. So does a source before nats-server 2.15, or "
         "where the backup is older.",
         "Replace the mirror in the same plan, or remove it first.",

@@ -24,6 +24,7 @@ from jsplan.planning.replication.impact import (
 )
 from jsplan.resources.nested import origin_key
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL
+from jsplan.topology.replication_graph import subject_filters
 
 if TYPE_CHECKING:
     from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
@@ -138,18 +139,17 @@ def find_readers(inputs: PlanInputs, decisions: Decisions, origin: Address) -> I
 
 
 def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Findings:
-    """Refuse to recreate an origin as the mirror of a stream that ends before its mirrors.
+    """Refuse to recreate a stream that would end before its mirrors.
 
     A mirror copies nothing until its origin passes its own last sequence, and a mirror cannot begin
     at a higher one (`first_seq` is refused with `mirror`). So no apply would finish.
     """
-    for decision in replaced_streams(decisions):
-        if decision.preserves or not (decision.after or {}).get("mirror"):
+    for address, decision in decisions.items():
+        is_new = address.is_stream and decision.actions in (["create"], ["delete", "create"])
+        if not is_new or decision.preserves or decision.comes_filled:
             continue
-        edges = inputs.topology.edges_into(decision.address)
-        origins = [inputs.live.get(edge.origin) for edge in edges if edge.kind == "mirror"]
-        last = max((int(o.state.get("last_seq") or 0) for o in origins if o is not None), default=0)
-        for downstream, kind, _ in find_downstream(inputs, decisions, decision.address):
+        last, why = _planned_end(inputs, decision)
+        for downstream, kind, _ in find_downstream(inputs, decisions, address) if why else ():
             copy, planned = inputs.live.get(downstream), decisions.get(downstream)
             if kind != "mirror" or copy is None or (planned is not None and planned.deletes):
                 continue
@@ -157,14 +157,28 @@ def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Findings:
             has = max(int(state.get("last_seq") or 0) for state in (copy.state, before))
             if has > last:
                 text = (
-                    f"{downstream} mirrors it up to sequence {has:,}; the stream that it is to "
-                    f"mirror is at {last:,}. {downstream} would copy nothing until that is passed"
+                    f"{downstream} mirrors it up to sequence {has:,}; {why}. "
+                    f"{downstream} would copy nothing until that is passed"
                 )
                 detail = (
                     f"Replace {downstream} in the same plan: jsplan apply --replace "
                     f"{quote_shell(downstream)}. Or remove it first."
                 )
-                yield inputs.finding("error", "JS483", text, detail, decision.address)
+                yield inputs.finding("error", "JS483", text, detail, address)
+
+
+def _planned_end(inputs: PlanInputs, decision: ResourceDecision) -> tuple[int, str]:
+    """Return the last sequence of a new stream, and why it is that; empty where it continues."""
+    mirror, first = decision.planned.get("mirror"), inputs.body(decision.address).get("first_seq")
+    if not mirror:
+        return int(first or 1) - 1, f"the new stream is to begin at {first:,}" if first else ""
+    known = decision.before or (decision.entry.config if decision.entry is not None else {})
+    if subject_filters(mirror) not in ((">",), subject_filters(known.get("mirror") or {})):
+        return 0, "with another filter it may end before that"
+    edges = inputs.topology.edges_into(decision.address)
+    origins = [inputs.live.get(edge.origin) for edge in edges if edge.kind == "mirror"]
+    last = max((int(o.state.get("last_seq") or 0) for o in origins if o is not None), default=0)
+    return last, f"the stream that it is to mirror is at {last:,}"
 
 
 def _draft_check(inputs: PlanInputs, downstream: Address, flows: list[dict[str, Any]]) -> Draft:
