@@ -35,6 +35,7 @@ def main() -> int:
     )
     parser.add_argument("--earlier", action="store_true", help="with a plan applied before")
     parser.add_argument("--relocated", action="store_true", help="with relocations")
+    parser.add_argument("--reverted", action="store_true", help="with --earlier: a revert of it")
     parser.add_argument("--named", help="a known case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)
@@ -60,6 +61,7 @@ def _cases(wanted: argparse.Namespace) -> list[Case]:
             with_outside_change=wanted.meddled,
             with_earlier_apply=wanted.earlier,
             with_relocation=wanted.relocated,
+            with_revert=wanted.reverted,
         )
         for seed in seeds
     ]

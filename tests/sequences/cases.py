@@ -111,7 +111,8 @@ class Case(msgspec.Struct, frozen=True):
     """A whole case.
 
     `between` is what another person does between `plan -o` and `apply`. `first` is applied before, as
-    a plan of its own; then `second_load` comes.
+    a plan of its own; then `second_load` comes. With `reverts` the plan takes `first` back, and has
+    no edits.
     """
 
     name: str
@@ -122,10 +123,13 @@ class Case(msgspec.Struct, frozen=True):
     options: Body = {}
     first: tuple[Edit, ...] = ()
     second_load: tuple[Publish, ...] = ()
+    reverts: bool = False
 
     @property
     def after(self) -> Sections:
         """The files with all edits."""
+        if self.reverts:
+            return copy.deepcopy(self.before)
         sections = copy.deepcopy(self.before_apply)
         for edit in self.edits:
             edit.apply(sections)

@@ -145,9 +145,9 @@ def check_messages(
         drained = _announced_consumption(case, announced, body)
         yield from _check_counts(address, len(gone), said, drained, slack, lost)
         if now is not None:
-            yield from _check_content(
-                address, was, now, replaced=len(announced.actions.get(address, ())) > 1
-            )
+            replaced = len(announced.actions.get(address, ())) > 1
+            replaced |= announced.has("DUPLICATES_MESSAGES", address)  # copied again
+            yield from _check_content(address, was, now, replaced=replaced)
 
 
 def _check_counts(

@@ -60,7 +60,8 @@ def _read_case(token: str, raw: Body) -> KnownCase:
         if "consumers" in body:
             body["consumers"] = [_CONSUMER | consumer for consumer in body["consumers"]]
     parts: dict[str, Any] = deeds | edits
-    case = Case(token, {"streams": streams}, options=raw.get("options", {}), **parts)
+    parts |= {name: raw[name] for name in ("options", "reverts") if name in raw}
+    case = Case(token, {"streams": streams}, **parts)
     return KnownCase(case, frozenset(raw.get("ends", ["applied"])), raw.get("deletes"))
 
 

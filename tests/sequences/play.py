@@ -12,6 +12,7 @@ from jsplan.errors import JsplanError
 from jsplan.options import DriftOptions, PlanOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import plan as make_plan
+from jsplan.workflows.revert import RevertOptions, plan_revert
 from tests.sequences import checks
 from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_of
 from tests.sequences.checks import Announced, ConsumedResult, Finding, Snapshot
@@ -23,6 +24,7 @@ from tests.sequences.model import (
     removed_before_start,
 )
 from tests.sequences.servers import PATIENCE, ConsumerLog, DomainClient, SetupError, Stream
+from tests.support.state import read_state
 from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver, hub_leaf_space
 
@@ -155,6 +157,8 @@ class _CaseRun:
         self._wait_until_settled(case.before)
         if case.first:
             self._apply_earlier()
+        if case.reverts and len(read_state(self.space.folder).history) == 1:
+            raise SetupError("the earlier apply changed nothing")
         self._note_removed(case.before_apply)
 
     def _note_removed(self, sections: Sections) -> None:
@@ -329,6 +333,13 @@ class _CaseRun:
 
     def _wait_for_copy(self, body: Body, known: Body, origin: dict[str, Any]) -> None:
         key, source = (body["domain"], body["name"]), (known["domain"], known["name"])
+        # A revert does not bring back what the limits before had deleted.
+        before = self.case.before_apply["streams"] if self.case.reverts else ()
+        limited = any(
+            b.get(name, 0) > 0 or b.get("retention") == "interest"
+            for b in (body, *(b for b in before if b["name"] == body["name"]))
+            for name in ("max_msgs", "max_bytes", "max_msgs_per_subject")
+        )
 
         def copied() -> bool:
             there, here = self._read_stream(source), self._read_stream(key)
@@ -337,10 +348,6 @@ class _CaseRun:
             if not self.sides[key[0]].is_connected(key[1], source[1]):
                 return False
             wanted = {m.body for m in there.messages.values() if _is_selected(origin, m)}
-            limited = any(body.get(f"max_{what}", 0) > 0 for what in ("msgs", "bytes"))
-            limited |= (
-                body.get("max_msgs_per_subject", 0) > 0 or body.get("retention") == "interest"
-            )
             return limited or wanted <= set(here.bodies)
 
         wait_until(copied, f"{key[1]} to copy {source[1]}", COPY_TIMEOUT, SetupError)
@@ -361,8 +368,12 @@ class _CaseRun:
 
     def _plan(self) -> Plan | None:
         """None where it cannot even be planned, which changes nothing."""
+        options, observer = PlanOptions(**self.case.options), RecordingObserver()
         try:
-            return make_plan(self.space.load, PlanOptions(**self.case.options), RecordingObserver())
+            if self.case.reverts:
+                *_, last = (entry["id"] for entry in read_state(self.space.folder).history)
+                return plan_revert(self.space.load, RevertOptions(last, planning=options), observer)
+            return make_plan(self.space.load, options, observer)
         except JsplanError as error:
             self.outcome.word, self.outcome.output = "errored", _full_message(error)
             return None
@@ -392,7 +403,9 @@ class _CaseRun:
         """The second plan is empty, nothing has drifted, and nothing of jsplan's own is left."""
         note, name = self.outcome.findings.append, self.case.name
         again = self.space.plan()
-        if again.steps or again.has_changes:
+        # A revert knows what changed on the servers, not which other fields the files had.
+        steps = [s for s in again.steps if not (self.case.reverts and s.op == "state.update")]
+        if steps or again.has_changes:
             note(Finding("second plan", name, f"{[(s.op, s.address) for s in again.steps]}"))
         declared = {address_of(section, body) for section, body in bodies(self.case.after)}
         drifted = drift(self.space.load, DriftOptions(), RecordingObserver())

@@ -87,13 +87,15 @@ def make_case(
     with_outside_change: bool = False,
     with_earlier_apply: bool = False,
     with_relocation: bool = False,
+    with_revert: bool = False,
 ) -> Case:
     """Make the case of a seed.
 
-    With another person in between, with an earlier apply, or with streams and buckets that move.
+    With another person in between, with an earlier apply, with streams and buckets that move, or
+    with a revert of the earlier apply.
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
-    kind += "r" if with_relocation else ""
+    kind += ("r" if with_relocation else "") + ("b" if with_revert else "")
     making = _CaseBuilder(f"{seed}{kind}", f"{kind or 's'}{seed}x")
     making.world(with_relocation=with_relocation)
     making.fill()
@@ -115,8 +117,8 @@ def make_case(
     edits += making.moves() if with_relocation and not moves_first else []
     options = {"safe_below": making.rng.choice((0, 0, 2))} if with_outside_change else {}
     load = tuple(making.load)
-    rest = (tuple(edits), tuple(between), options, tuple(first), tuple(second_load))
-    return Case(making.token, before, load, *rest)
+    rest = (tuple(between), options, tuple(first), tuple(second_load), with_revert)
+    return Case(making.token, before, load, () if with_revert else tuple(edits), *rest)
 
 
 class _CaseBuilder(RandomStreams):

@@ -128,6 +128,9 @@ def _find_target(
             )
     if before is None:
         return None
+    record = _record_before(item)
+    if "first_seq" not in record.get("declared", {}):
+        before = {name: value for name, value in before.items() if name != "first_seq"}
     restored = _restore(address, before, workspace, entry, live)
     if restored is None:
         return _NOT_KNOWN
@@ -135,7 +138,7 @@ def _find_target(
         kept = "" if item.get("reason") != RESET_IN_PLACE else ". Its position stays where it is"
         text = f"has the configuration that it had before{kept}"
         return Target(address, forgets=True) if imports else text
-    return Target(address, restored, _record_before(item))
+    return Target(address, restored, record)
 
 
 def _is_begun(state: State, address: Address) -> bool:
@@ -152,7 +155,8 @@ def _restore(
 ) -> DeclaredResource | None:
     """Declare what was there before; None for a value that the history does not have.
 
-    Each field of now that was not there before is None, which is the default of the server.
+    Each field of now that was not there before is None, which is the default of the server. Not
+    `first_seq`: where the stream continues is decided when it is recreated.
     """
     known = workspace.resources.get(address)
     content: bytes | None = None
@@ -161,7 +165,7 @@ def _restore(
         if content is None:
             return None
         before = before | {VALUE: digest_value(content)}
-    names = {*(live.compact if live else ()), *(entry.declared if entry else ())}
+    names = {*(live.compact if live else ()), *(entry.declared if entry else ())} - {"first_seq"}
     return DeclaredResource(
         address,
         dict.fromkeys(sorted(names)) | before,
@@ -186,7 +190,7 @@ def _is_restored(live: LiveObject, restored: DeclaredResource) -> bool:
     wanted = {name: value for name, value in restored.body.items() if value is not None}
     if not live.address.is_content:
         wanted = table_of(live.address).compact(wanted)
-    return live.compact == wanted
+    return wanted == {name: v for name, v in live.compact.items() if name in restored.body}
 
 
 def _record_before(item: JsonObject) -> dict[str, Any]:
