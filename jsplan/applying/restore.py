@@ -89,6 +89,10 @@ class RestoreOperations(Struct, frozen=True):
             await context.api(step).request(f"STREAM.DELETE.{step.target_address.stream}")
         state = await self._send_snapshot(context, step, target)
         await _wait_for_leader(context, step)
+        if target.first_config != target.config:
+            name = step.target_address.stream
+            answer = await context.api(step).request(f"STREAM.UPDATE.{name}", target.config)
+            state = answer["state"]
         await context.verify_write(step)
         expires = bool(target.config.get("max_age") or target.config.get("allow_msg_ttl"))
         if lost := restore_differences(target.saved, state, expires=expires):
@@ -106,7 +110,7 @@ class RestoreOperations(Struct, frozen=True):
             context.backend.may_write(MIN_LEASE)
             return await restore_stream(
                 context.api(step),
-                target.config,
+                target.first_config,
                 target.saved.before,
                 read_snapshot(self.folder, snapshot),
                 on_progress=progress,

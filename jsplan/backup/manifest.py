@@ -138,17 +138,25 @@ class SavedStream(Struct, frozen=True):
         """Return True if the archive may have the consumer only at its ack floor, or not at all.
 
         Messages delivered or acknowledged above it are not recorded. Clusters since 2.15 save it so
-        while anything waits for acknowledgement. Before, they save the consumers of the server that
-        leads the stream, and none in memory (measured); the manifest has the position of each.
+        while anything waits for acknowledgement, and a server since 2.15 restores nothing of a
+        position whose floor lies before the stream begins. Before, clusters save the consumers of
+        the server that leads the stream, and none in memory (measured); the manifest has the
+        position of each.
         """
         if consumer.before["num_ack_pending"] == 0:
             return False
         is_clustered = bool(self.server.get("clustered"))
         if self.archive.format == "natsarc1":
-            return is_clustered
+            floor = consumer.before["ack_floor"]["stream_seq"]
+            return is_clustered or floor < int(self.before["first_seq"]) - 1
         replicas = consumer.config.get("num_replicas") or self.config.get("num_replicas")
         is_elsewhere = is_clustered and replicas != self.config.get("num_replicas")
         return is_elsewhere or bool(consumer.config.get("mem_storage"))
+
+    @property
+    def is_kept_by_interest(self) -> bool:
+        """Return True if its server deletes what none of its consumers is owed."""
+        return self.config.get("retention") == "interest" and bool(self.consumers)
 
     @property
     def messages(self) -> int:

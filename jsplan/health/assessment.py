@@ -145,7 +145,7 @@ def _detect_recreated_origin(flow: Flow, samples: Sequence[ReplicationSample]) -
         if is_same and counted_back:
             return Assessment(False, causes.origin_went_back(flow))
         if is_same is False or counted_back:
-            return Assessment(False, causes.origin_recreated(flow))
+            return Assessment(False, causes.origin_recreated(flow, copies_again=False))
     position = max((sample.position or 0 for sample in samples[:-1]), default=0)
     beyond = (
         last.origin.last < position
@@ -155,7 +155,9 @@ def _detect_recreated_origin(flow: Flow, samples: Sequence[ReplicationSample]) -
     if beyond and _is_same_stream(flow, last):
         return Assessment(False, causes.origin_went_back(flow))
     if beyond:
-        return Assessment(False, causes.origin_recreated(flow))
+        # INFO has the position of a source since 2.15. With a start it stays behind that.
+        again = flow.kind == "source" and not last.searched and flow.start == 1
+        return Assessment(False, causes.origin_recreated(flow, copies_again=again))
     return _INCONCLUSIVE if (last.position or 0) > max(last.origin.last, flow.start - 1) else None
 
 

@@ -90,8 +90,16 @@ def flow_control_stalled(flow: Flow) -> str:
     )
 
 
-def origin_recreated(flow: Flow) -> str:
-    """Return the sentence: the origin is another stream than the one that was copied."""
+def origin_recreated(flow: Flow, *, copies_again: bool) -> str:
+    """Return the sentence: the origin is another stream than the one that was copied.
+
+    `copies_again`: a source since 2.15 notices it by itself, and copies all of the new one.
+    """
+    if copies_again:
+        return (
+            f"{ORIGIN_RECREATED}: the downstream has messages of a deleted stream {flow.name},"
+            " and copies all of the new one within a minute"
+        )
     fix = (
         f"to fill it again: jsplan apply --replace {flow.downstream}"
         if flow.kind == "mirror"

@@ -203,9 +203,9 @@ async def restore_stream(
     """Restore the stream that `config` names; return its `STREAM.INFO` without `domain`.
 
     `config` and `state` are those of the snapshot. The server decides which fields of the
-    configuration may differ (2.15 archives: name, subjects, storage, limits; older: everything but
-    name and storage). **The server accepts a `tar` archive for memory storage, and the stream is
-    empty**: do not do that. `on_progress` gets the bytes that the server has so far.
+    configuration may differ (2.15 archives: name, subjects, storage, retention, limits; older:
+    everything but name and storage). **The server accepts a `tar` archive for memory storage, and
+    the stream is empty**: do not do that. `on_progress` gets the bytes that the server has so far.
 
     Call it by `repeat_restore`, which lets no other restore run.
 

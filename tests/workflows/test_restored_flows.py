@@ -520,6 +520,34 @@ def test_a_restore_that_was_killed_in_the_middle(
     assert status(space.load, RecordingObserver()).interrupted == []
 
 
+@pytest.mark.matrix
+def test_a_restore_that_was_killed_before_its_retention(
+    tmp_path: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that gets its retention by an update is restored again if that did not come."""
+    early = {"name": "C", "deliver_policy": "by_start_sequence", "opt_start_seq": 9}
+    body = {"name": "S", "subjects": ["origin"], "retention": "interest", "consumers": [early]}
+    space = single_space(tmp_path, server)
+    space.write(streams=[body]).apply()
+
+    async def die(*_: object) -> None:
+        raise SimulatedKill
+
+    with Raw(server.url, timeout=30) as raw:
+        raw.request("origin", b"x")
+        save(space, "main/**")
+        raw.api_ok(f"{PLAIN}.STREAM.DELETE.S")
+        with monkeypatch.context() as patch:
+            patch.setattr(restoring, "_wait_for_leader", die)
+            with pytest.raises(SimulatedKill):
+                restore_backup(space)
+        assert restore_backup(space)[1].exit_code == 0
+        found = raw.api_ok(f"{PLAIN}.STREAM.INFO.S")
+        assert (found["config"]["retention"], found["state"]["messages"]) == ("interest", 1)
+    space.apply()
+    assert left_to_do(space.plan()) == []
+
+
 def _die_in_the_middle(patch: pytest.MonkeyPatch, size: int, wait: Callable[[], None]) -> None:
     """Let a restore end without clean-up when it has sent this many bytes, and `wait` returns."""
 

@@ -218,7 +218,8 @@ def find_part(inputs: PlanInputs, target: RestoreTarget) -> LiveObject | None:
     live = inputs.live.get(target.address)
     if not target.was_begun or live is None or not is_part_of(live, target):
         return None
-    return live if _is_configured_as_saved(live, target) else None
+    is_first = live.compact == table_of(target.address).compact(target.first_config)
+    return live if is_first or _is_configured_as_saved(live, target) else None
 
 
 def _is_configured_as_saved(live: LiveObject, target: RestoreTarget) -> bool:

@@ -61,6 +61,19 @@ class RestoreTarget(Struct, frozen=True):
         return self.saved.archive.format != "tar"
 
     @property
+    def first_config(self) -> Config:
+        """Return the configuration that it is restored with; then it is updated to `config`.
+
+        A server since 2.15 deletes all messages of a restored interest stream, also those that
+        another consumer wants, where a consumer begins behind the newest one; not when an update
+        sets the retention (measured).
+        """
+        floors = (one.before["ack_floor"]["stream_seq"] for one in self.saved.consumers)
+        last = int(self.saved.before["last_seq"])
+        is_outrun = self.saved.is_kept_by_interest and any(floor > last for floor in floors)
+        return self.config | {"retention": "limits"} if is_outrun else self.config
+
+    @property
     def consumers(self) -> dict[Address, SavedConsumer]:
         """The saved consumers by the address that they will have."""
         return {self.consumer_address(consumer): consumer for consumer in self.saved.consumers}
