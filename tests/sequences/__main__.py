@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--earlier", action="store_true", help="with a plan applied before")
     parser.add_argument("--relocated", action="store_true", help="with relocations")
     parser.add_argument("--reverted", action="store_true", help="with --earlier: a revert of it")
+    parser.add_argument("--restored", action="store_true", help="with streams that are restored")
     parser.add_argument("--named", help="a known case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)
@@ -62,6 +63,7 @@ def _cases(wanted: argparse.Namespace) -> list[Case]:
             with_earlier_apply=wanted.earlier,
             with_relocation=wanted.relocated,
             with_revert=wanted.reverted,
+            with_restore=wanted.restored,
         )
         for seed in seeds
     ]

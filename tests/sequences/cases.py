@@ -112,7 +112,8 @@ class Case(msgspec.Struct, frozen=True):
 
     `between` is what another person does between `plan -o` and `apply`. `first` is applied before, as
     a plan of its own; then `second_load` comes. With `reverts` the plan takes `first` back, and has
-    no edits.
+    no edits. `lost` are addresses that are backed up; then `second_load` comes, they are deleted, and
+    the plan restores them.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Case(msgspec.Struct, frozen=True):
     first: tuple[Edit, ...] = ()
     second_load: tuple[Publish, ...] = ()
     reverts: bool = False
+    lost: tuple[str, ...] = ()
 
     @property
     def after(self) -> Sections:

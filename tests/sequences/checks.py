@@ -53,6 +53,7 @@ class Announced:
 
     def __init__(self, plan: Plan) -> None:
         self.actions = {c.address: tuple(c.change.actions) for c in plan.resource_changes}
+        self._stuck = {d.address for d in plan.diagnostics if d.code == "JS483"}
         self._hazards = [(c.address, h) for c in plan.resource_changes for h in c.hazards]
 
     def all(self, code: str) -> Iterator[tuple[str, Hazard]]:
@@ -67,6 +68,16 @@ class Announced:
         """All such hazards of some resources together."""
         wanted = set(addresses)
         return sum((_bounds(h) for a, h in self.all(code) if a in wanted), Bounds())
+
+    def copied_again(self, address: str) -> Bounds:
+        """Return what a stream stores twice, which a restored origin may say."""
+        said = self.all("DUPLICATES_MESSAGES")
+        found = (h for a, h in said if a == address or h.message.startswith(f"{address} stores "))
+        return sum(map(_bounds, found), Bounds())
+
+    def is_behind(self, origin: str, copy: str) -> bool:
+        """Return True if a restored origin is said to be behind a copy, or to be copied again."""
+        return origin in self._stuck or self.copied_again(copy).high > 0
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -145,8 +156,9 @@ def check_messages(
         drained = _announced_consumption(case, announced, body)
         yield from _check_counts(address, len(gone), said, drained, slack, lost)
         if now is not None:
+            if announced.copied_again(address).high:
+                continue
             replaced = len(announced.actions.get(address, ())) > 1
-            replaced |= announced.has("DUPLICATES_MESSAGES", address)  # copied again
             yield from _check_content(address, was, now, replaced=replaced)
 
 
@@ -210,6 +222,19 @@ def _check_content(address: str, was: Stream, now: Stream, *, replaced: bool) ->
         yield Finding("order", address, f"messages are in another order: {order}")
 
 
+def check_doubles(announced: Announced, before: Snapshot, after: Snapshot) -> Iterator[Finding]:
+    """Check that no stream has a message twice, but as many as are announced."""
+    for key, now in after.items():
+        doubled = len(now.messages) - len(now.bodies)
+        was = before.get(key)
+        doubled -= len(was.messages) - len(was.bodies) if was is not None else 0
+        address = f"{key[0]}/stream/{key[1]}"
+        said = announced.copied_again(address)
+        if doubled > said.high:
+            text = f"{doubled} are there twice, announced {said.low} to {said.high}"
+            yield Finding("doubled", address, text)
+
+
 # --- consumers ------------------------------------------------------------------------------------
 
 
@@ -265,7 +290,7 @@ def check_consumer(
     }
     again = [body for body, times in got.items() for _ in range(times - (body in fine))]
     where = [address, one.stream] if _may_repeat(announced, one) else [address]
-    said = announced.bounds("DUPLICATES_MESSAGES", where)
+    said = announced.bounds("DUPLICATES_MESSAGES", where) + announced.copied_again(one.stream)
     if len(again) > said.high:
         which = sorted(names.get(body, 0) for body in again)
         yield Finding("again", address, f"given again {which}, announced {said.low} to {said.high}")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address
+from jsplan.backup.run import BackupOptions
 from jsplan.errors import JsplanError
 from jsplan.options import DriftOptions, PlanOptions
+from jsplan.workflows.backup import backup
 from jsplan.workflows.drift import drift
 from jsplan.workflows.plan import plan as make_plan
+from jsplan.workflows.restore import RestoreOptions, restore
 from jsplan.workflows.revert import RevertOptions, plan_revert
 from tests.sequences import checks
-from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_of
+from tests.sequences.cases import Ask, Consume, Publish, address_of, bodies, stream_at, stream_of
 from tests.sequences.checks import Announced, ConsumedResult, Finding, Snapshot
 from tests.sequences.model import (
     Message,
@@ -26,7 +29,7 @@ from tests.sequences.model import (
 from tests.sequences.servers import PATIENCE, ConsumerLog, DomainClient, SetupError, Stream
 from tests.support.state import read_state
 from tests.support.waiting import wait_until
-from tests.support.workspaces import RecordingObserver, hub_leaf_space
+from tests.support.workspaces import RecordingObserver, approve, hub_leaf_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -108,9 +111,11 @@ class _CaseRun:
         """Everything in order. What is found is in the outcome."""
         self._prepare()
         case, outcome = self.case, self.outcome
+        saved = self._lose() if case.lost else {}
         self.space.write(**case.after)
         plan = self._plan()
-        before = self._snapshot()
+        before = self._snapshot() | saved
+        owed = before | {key: self._leave_owed(key, stream) for key, stream in saved.items()}
         if plan is None:
             return
         outcome.plan = plan
@@ -119,7 +124,7 @@ class _CaseRun:
         for deed in case.between:
             self._perform(deed)
             self._wait_for_effects_of(deed)
-        middle = self._snapshot() if case.between else before
+        middle = self._snapshot() if case.between else owed
         code = self._apply(plan, announced)
         outcome.word = (
             OUTCOME_BY_EXIT_CODE.get(code, f"exit {code}") if plan.has_changes or code else "empty"
@@ -139,8 +144,9 @@ class _CaseRun:
             after = self._snapshot()
             found = list(checks.check_messages(case, announced, middle, after, slack))
         outcome.findings += found
+        outcome.findings += checks.check_doubles(announced, before, after)
         if code == 0 and not case.between:
-            self._check_converged()
+            self._check_converged(announced)
             for key in set(self.case.moved.values()) & after.keys():
                 outcome.findings.append(Finding("left", "/stream/".join(key), "is still there"))
             self._check_consumers(announced, before, after)
@@ -160,6 +166,40 @@ class _CaseRun:
         if case.reverts and len(read_state(self.space.folder).history) == 1:
             raise SetupError("the earlier apply changed nothing")
         self._note_removed(case.before_apply)
+
+    def _lose(self) -> Snapshot:
+        """Back up what gets lost, publish, and delete it; return what the backup has."""
+        lost = [stream_at(address) for address in self.case.lost]
+        result = backup(
+            self.space.load, BackupOptions(self.case.lost, self._folder), RecordingObserver()
+        )
+        if result.exit_code:
+            raise SetupError(f"no backup: {result.manifest.missing}")
+        saved = {key: stream for key, stream in self._snapshot().items() if key in lost}
+        for deed in self.case.second_load:
+            self._perform(deed)
+        self._wait_for_copies(self.case.before)
+        for domain, name in lost:
+            self.sides[domain].api_ok(f"STREAM.DELETE.{name}")
+        return saved
+
+    def _leave_owed(self, key: Key, stream: Stream) -> Stream:
+        """Leave out what no consumer is owed: a server may delete that when it restores a stream."""
+        if stream.config["retention"] != "interest" or not stream.consumers:
+            return stream
+        declared = [(k[2], body) for k, _, body in _declared(self.case.before) if k[:2] == key]
+        owed = {
+            message
+            for name, body in declared
+            for message in self._log_of(key, name).position.unfinished(
+                body, stream.messages.values()
+            )
+        }
+        return replace(stream, messages={s: m for s, m in stream.messages.items() if m in owed})
+
+    @property
+    def _folder(self) -> Path:
+        return self.space.folder / "backup"
 
     def _note_removed(self, sections: Sections) -> None:
         """Note what the server may take for acknowledged because a limit removed a later message."""
@@ -369,19 +409,33 @@ class _CaseRun:
     def _plan(self) -> Plan | None:
         """None where it cannot even be planned, which changes nothing."""
         options, observer = PlanOptions(**self.case.options), RecordingObserver()
+        shown: list[Plan] = []
+
+        def decline(plan: Plan) -> None:
+            shown.append(plan)
+            raise JsplanError("this plan is only looked at")
+
         try:
+            if self.case.lost:
+                restore(self.space.load, RestoreOptions(self._folder), decline, observer)
             if self.case.reverts:
                 *_, last = (entry["id"] for entry in read_state(self.space.folder).history)
                 return plan_revert(self.space.load, RevertOptions(last, planning=options), observer)
             return make_plan(self.space.load, options, observer)
         except JsplanError as error:
+            if shown:
+                return shown[0]
             self.outcome.word, self.outcome.output = "errored", _full_message(error)
             return None
 
     def _apply(self, plan: Plan, announced: Announced) -> int:
         """Its exit code; a result that is partial is a finding of its own."""
         try:
-            result = self.space.apply_saved(plan, allow_hazards=announced.flags)
+            if self.case.lost:
+                options = RestoreOptions(self._folder, allow_hazards=announced.flags)
+                _, result = restore(self.space.load, options, approve, RecordingObserver())
+            else:
+                result = self.space.apply_saved(plan, allow_hazards=announced.flags)
         except JsplanError as error:
             code = int(error.exit_code)
             self.outcome.output = _full_message(error)
@@ -399,7 +453,7 @@ class _CaseRun:
             self.outcome.findings.append(Finding("exit", self.case.name, text))
         return code
 
-    def _check_converged(self) -> None:
+    def _check_converged(self, announced: Announced) -> None:
         """The second plan is empty, nothing has drifted, and nothing of jsplan's own is left."""
         note, name = self.outcome.findings.append, self.case.name
         again = self.space.plan()
@@ -420,7 +474,9 @@ class _CaseRun:
             removed = flow["from"] not in declared
             full = Address.parse(flow["to"]).stream in discards_new  # takes nothing more
             draining = (flow["cause"] or "").startswith("draining")
-            if not (flow["healthy"] or removed or draining or full):
+            # A source of a restored origin begins again, or waits: both are announced.
+            behind = bool(self.case.lost) and announced.is_behind(flow["from"], flow["to"])
+            if not (flow["healthy"] or removed or draining or full or behind):
                 note(Finding("replication", flow["to"], str(flow.get("cause"))))
         for domain, side in self.sides.items():
             left = [n for n in side.names(name) if n.startswith("JSPLAN_")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from tests.sequences.cases import Ask, Case, Consume, Edit, Publish, merge
+from tests.sequences.cases import Ask, Case, Consume, Edit, Publish, address_of, bodies, merge
 from tests.support.random_streams import RandomStreams, origins
 
 if TYPE_CHECKING:
@@ -88,24 +88,28 @@ def make_case(
     with_earlier_apply: bool = False,
     with_relocation: bool = False,
     with_revert: bool = False,
+    with_restore: bool = False,
 ) -> Case:
     """Make the case of a seed.
 
-    With another person in between, with an earlier apply, with streams and buckets that move, or
-    with a revert of the earlier apply.
+    With another person in between, with an earlier apply, with streams and buckets that move, with
+    a revert of the earlier apply, or with streams that are restored.
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
     kind += ("r" if with_relocation else "") + ("b" if with_revert else "")
+    kind += "l" if with_restore else ""
     making = _CaseBuilder(f"{seed}{kind}", f"{kind or 's'}{seed}x")
     making.world(with_relocation=with_relocation)
     making.fill()
     before = copy.deepcopy(making.sections)
     first: list[Edit] = []
     second_load: list[Publish] = []
+    lost = making.lost() if with_restore else ()
     if with_earlier_apply:
         first = making.edits(
             (1, 1, 2, 3), ALL_KINDS | ({"relocate": 30} if with_relocation else {})
         )
+    if with_earlier_apply or with_restore:
         with_subjects = [s for s in making.streams if s.get("subjects") and making.chance(0.4)]
         second_load = [making.publish(s, making.rng.randint(1, 5)) for s in with_subjects]
     # Another person finds the streams where they were.
@@ -117,8 +121,9 @@ def make_case(
     edits += making.moves() if with_relocation and not moves_first else []
     options = {"safe_below": making.rng.choice((0, 0, 2))} if with_outside_change else {}
     load = tuple(making.load)
-    rest = (tuple(between), options, tuple(first), tuple(second_load), with_revert)
-    return Case(making.token, before, load, () if with_revert else tuple(edits), *rest)
+    rest = (tuple(between), options, tuple(first), tuple(second_load), with_revert, lost)
+    only_edits = not with_revert and not with_restore
+    return Case(making.token, before, load, tuple(edits) if only_edits else (), *rest)
 
 
 class _CaseBuilder(RandomStreams):
@@ -136,6 +141,11 @@ class _CaseBuilder(RandomStreams):
         """The files as they are by now."""
         found = {"streams": self.streams, "kv": self.buckets, "object_stores": self.objects}
         return {name: bodies for name, bodies in found.items() if bodies}
+
+    def lost(self) -> tuple[str, ...]:
+        """Draw some of all streams and buckets, at least one."""
+        found = [address_of(*each) for each in bodies(self.sections)]
+        return tuple(self.rng.sample(found, self.rng.randint(1, len(found))))
 
     # --- the world --------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: Seeds of one test: enough to fill the waiting of each other, few enough to share them among workers.
 PORTION = 25
-#: First seeds of the tests of `make soak`, each with so many seeds: 17,500 of seven kinds.
+#: First seeds of the tests of `make soak`, each with so many seeds: 20,000 of eight kinds.
 LARGE_PORTION = 250
 LARGE_PORTIONS = range(10_000, 12_500, LARGE_PORTION)
 #: Cases at a time; most of a case is waiting for servers.
@@ -90,11 +90,12 @@ KINDS: dict[str, dict[str, bool]] = {
     "another person": {"with_outside_change": True},
     "earlier apply": {"with_earlier_apply": True},
     "reverted": {"with_earlier_apply": True, "with_revert": True},
+    "restored": {"with_restore": True},
 }
 #: Portions of each kind in the matrix; `make test` plays the first of each.
 PORTIONS = [
     pytest.param(kind, portion, marks=[pytest.mark.soak] if portion else [])
-    for kind, many in zip(KINDS, (4, 3, 2, 2), strict=True)
+    for kind, many in zip(KINDS, (4, 3, 2, 2, 2), strict=True)
     for portion in range(many)
 ]
 
@@ -106,7 +107,8 @@ def test_plans_of_several_edits(
 ) -> None:
     """Nothing is lost but what the plan announced, and the next plan is empty.
 
-    A change of another person makes the plan stale, or nothing more is deleted.
+    A change of another person makes the plan stale, or nothing more is deleted. What is reverted or
+    restored is judged alike.
     """
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
     play_all([make_case(seed, **KINDS[kind]) for seed in seeds], hub_leaf, record_property)
@@ -116,7 +118,7 @@ def test_plans_of_several_edits(
 RELOCATED_KINDS: dict[str, dict[str, bool]] = {
     f"{kind}, relocated": more | {"with_relocation": True}
     for kind, more in KINDS.items()
-    if kind != "reverted"
+    if kind not in ("reverted", "restored")
 }
 
 
