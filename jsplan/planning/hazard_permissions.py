@@ -8,6 +8,7 @@ from jsplan.address import Address, is_glob, matches, names_content
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.plan import ResourceChange
 from jsplan.planning.model import Findings, PlanInputs
+from jsplan.state.history import unpack_changes
 
 PERMITS_NOTHING = "JS429"
 _FLAGS_HINT = "Correct or remove the flag. The plan shows each flag that it needs."
@@ -34,7 +35,10 @@ def check_plan_permissions(inputs: PlanInputs, changes: Iterable[ResourceChange]
         *inputs.live.unreadable,
     }
     offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
-    return check_permissions(flags, known, offline)
+    found = list(check_permissions(flags, known, offline))
+    if any(one.severity == "error" for one in found):
+        found = list(check_permissions(flags, known | _last_changed(inputs), offline))
+    return found
 
 
 def check_permissions(
@@ -61,6 +65,13 @@ def permitted_addresses(inputs: PlanInputs) -> set[Address]:
     named = {Address.parse(glob) for glob in plain}
     unknown = named - _recorded_addresses(inputs)
     return {address for address in unknown if address.domain in inputs.workspace.domains}
+
+
+def _last_changed(inputs: PlanInputs) -> set[Address]:
+    """Return what the last apply changed: the same command may be run again, also after a kill."""
+    history = inputs.state.history
+    changes = unpack_changes(history[-1]) if history else None
+    return {Address.parse(change["address"]) for change in changes or ()}
 
 
 def _recorded_addresses(inputs: PlanInputs) -> set[Address]:

@@ -54,6 +54,7 @@ from jsplan.planning.transfer.hazards import (
 from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.resources.buckets import Nouns, nouns_of
+from jsplan.state.history import unpack_changes
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text
 
@@ -142,7 +143,13 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
 
 
 def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> bool:
-    """Check whether the apply that began the replacement allowed as many messages."""
+    """Check whether the apply that began the replacement allowed as many messages.
+
+    What an interest stream deletes when its consumers change is reported at one of them, or at the
+    stream, by the steps that are left at another one.
+    """
+    if address.parent is not None and hazard.code == "DELETES_MESSAGES":
+        return (hazard.messages or 0) <= _messages_begun(inputs, address.parent)
     interrupted = inputs.interrupted.streams.get(address)
     record: Mapping[str, Any] = interrupted.record if interrupted is not None else {}
     relocation = inputs.relocations.get(address)
@@ -152,6 +159,21 @@ def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> b
     return allowed is not None and (
         hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= allowed
     )
+
+
+def _messages_begun(inputs: PlanInputs, stream: Address) -> int:
+    """Return how many messages an apply that was killed could delete of a stream; -1: none was."""
+    history = inputs.state.history
+    if not history or history[-1]["result"] != "started":
+        return -1
+    costs = [
+        cost.get("messages") or cost.get("at_most", 0)
+        for change in unpack_changes(history[-1]) or ()
+        if stream in (address := Address.parse(change["address"]), address.parent)
+        for cost in change.get("costs", ())
+        if cost["code"] == "DELETES_MESSAGES"
+    ]
+    return sum(costs) if costs else -1
 
 
 def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datetime) -> bool:
@@ -222,8 +244,12 @@ def _breaks_replication(
             goes = goes or mirrors_relocated(inputs, live, reader.planned)
         staying += [] if goes else [str(address)]
     if staying:
-        reads = "mirrors or sources" if len(staying) == 1 else "mirror or source"
-        text = f"{', '.join(staying)} {reads} this {nouns_of(decision.address).object}"
+        is_one, what = len(staying) == 1, nouns_of(decision.address).object
+        reads = "mirrors or sources" if is_one else "mirror or source"
+        text = f"{', '.join(staying)} {reads} this {what}"
+        if decision.replaces:
+            have, follow = ("it has", "it follows") if is_one else ("they have", "they follow")
+            text += f": what {have} of it stays, and apply checks that {follow} the new one"
         yield Hazard("BREAKS_REPLICATION", text, causes=staying)
 
 

@@ -125,6 +125,9 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
     A stream that becomes an interest stream has all its consumers first.
     """
     stream = draft.key[0].parent
+    if stream in inputs.interrupted.streams:
+        # The consumer is where its stream is. It is unchanged only after the stream is back.
+        draft.precondition = ""
     if stream is None or (stream, "resume") not in drafts:
         return
     update = drafts.get((stream, "update"))
@@ -136,9 +139,6 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
     else:
         draft.depends_on.add((stream, "resume"))
         draft.depends_on |= {update.key} if update else set()
-    if stream in inputs.interrupted.streams:
-        # The consumer is where its stream is. It is unchanged only after the stream is back.
-        draft.precondition = ""
 
 
 def _deleted_consumers(drafts: Drafts) -> dict[Address | None, set[Key]]:

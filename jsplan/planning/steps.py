@@ -313,6 +313,13 @@ def _restored_consumers(
                 "config": _final_consumer_config(inputs, decision),
                 "record": record or build_state_record(inputs, decision),
             }
+        elif decision.live is not None and decision.entry is not None:
+            # Its own steps come later, and state has to know it until then.
+            found[address.consumer] = {
+                "address": str(address),
+                "config": decision.live.raw,
+                "record": record_entry(decision.entry),
+            }
     return found
 
 

@@ -113,7 +113,7 @@ class Case(msgspec.Struct, frozen=True):
     `between` is what another person does between `plan -o` and `apply`. `first` is applied before, as
     a plan of its own; then `second_load` comes. With `reverts` the plan takes `first` back, and has
     no edits. `lost` are addresses that are backed up; then `second_load` comes, they are deleted, and
-    the plan restores them.
+    the plan restores them. With `kill` apply dies after so many writes, and another one follows.
     """
 
     name: str
@@ -126,6 +126,7 @@ class Case(msgspec.Struct, frozen=True):
     second_load: tuple[Publish, ...] = ()
     reverts: bool = False
     lost: tuple[str, ...] = ()
+    kill: int | None = None
 
     @property
     def after(self) -> Sections:

@@ -27,6 +27,7 @@ from tests.sequences.model import (
     removed_before_start,
 )
 from tests.sequences.servers import PATIENCE, ConsumerLog, DomainClient, SetupError, Stream
+from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
 from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver, approve, hub_leaf_space
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
     from tests.sequences.cases import Action, Body, Case, Sections
@@ -106,6 +108,7 @@ class _CaseRun:
         #: Consumers whose log still says what they are owed, of those before; None: all.
         self.known: set[tuple[str, str, str]] | None = None
         self._count = 0
+        self.died = False
 
     def run(self) -> None:
         """Everything in order. What is found is in the outcome."""
@@ -132,11 +135,14 @@ class _CaseRun:
         if code == 0 and not case.between:
             self._wait_for_copies(case.after)
         after = self._snapshot()
+        if self.died and code:
+            return
         if code in (1, 3, 4):
             outcome.findings += checks.check_unchanged(middle, after)
             return
         safe = int(case.options.get("safe_below", 0))
-        slack = safe if case.between or safe else None
+        # What a killed apply has deleted, its successor may announce no more.
+        slack = safe if case.between or safe or case.kill is not None else None
         found = list(checks.check_messages(case, announced, middle, after, slack))
         end = time.monotonic() + LEFT_SOURCE_SECONDS
         while case.first and any(f.kind == "count" for f in found) and time.monotonic() < end:
@@ -375,9 +381,10 @@ class _CaseRun:
         key, source = (body["domain"], body["name"]), (known["domain"], known["name"])
         # A revert does not bring back what the limits before had deleted.
         before = self.case.before_apply["streams"] if self.case.reverts else ()
+        deleting = (b for b in before if b["name"] == body["name"] and b.get("discard") != "new")
         limited = any(
             b.get(name, 0) > 0 or b.get("retention") == "interest"
-            for b in (body, *(b for b in before if b["name"] == body["name"]))
+            for b in (body, *deleting)
             for name in ("max_msgs", "max_bytes", "max_msgs_per_subject")
         )
 
@@ -431,11 +438,7 @@ class _CaseRun:
     def _apply(self, plan: Plan, announced: Announced) -> int:
         """Its exit code; a result that is partial is a finding of its own."""
         try:
-            if self.case.lost:
-                options = RestoreOptions(self._folder, allow_hazards=announced.flags)
-                _, result = restore(self.space.load, options, approve, RecordingObserver())
-            else:
-                result = self.space.apply_saved(plan, allow_hazards=announced.flags)
+            result = self._execute(plan, announced.flags)
         except JsplanError as error:
             code = int(error.exit_code)
             self.outcome.output = _full_message(error)
@@ -445,13 +448,32 @@ class _CaseRun:
             code = result.exit_code
             errors = [f"{s.address} {s.op}: {s.error}" for s in result.steps if s.error]
             self.outcome.output = "; ".join(errors)
-        allowed = (
-            (0, 1, 3, 4, 6) if self.case.between else (0, 1, 3)
-        )  # what another person did may stop it half way
+        allowed = [0, 1, 3]
+        if self.case.between:  # what another person did may stop it half way
+            allowed += [4, 6]
+        elif self.died:
+            allowed = [0]
+            if "do not stay in a work queue" in self.outcome.output:
+                # That is an upper bound: the consumers are gone by which it was counted.
+                return 6
         if code not in allowed:
             text = f"exit {code}: {self.outcome.output}"
             self.outcome.findings.append(Finding("exit", self.case.name, text))
         return code
+
+    def _execute(self, plan: Plan, flags: tuple[str, ...]) -> ApplyResult:
+        """Apply, or restore. A killed apply is followed by another one, with no more permissions."""
+        if self.case.lost:
+            options = RestoreOptions(self._folder, allow_hazards=flags)
+            return restore(self.space.load, options, approve, RecordingObserver())[1]
+        if self.case.kill is None:
+            return self.space.apply_saved(plan, allow_hazards=flags)
+        try:
+            with kill_after(self.case.kill):
+                return self.space.apply_saved(plan, allow_hazards=flags)
+        except SimulatedKill:
+            self.died = True
+            return self.space.apply(allow_hazards=flags)[1]
 
     def _check_converged(self, announced: Announced) -> None:
         """The second plan is empty, nothing has drifted, and nothing of jsplan's own is left."""

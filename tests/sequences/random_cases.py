@@ -89,15 +89,16 @@ def make_case(
     with_relocation: bool = False,
     with_revert: bool = False,
     with_restore: bool = False,
+    with_kill: bool = False,
 ) -> Case:
     """Make the case of a seed.
 
     With another person in between, with an earlier apply, with streams and buckets that move, with
-    a revert of the earlier apply, or with streams that are restored.
+    a revert of the earlier apply, with streams that are restored, or with a death of apply.
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
     kind += ("r" if with_relocation else "") + ("b" if with_revert else "")
-    kind += "l" if with_restore else ""
+    kind += ("l" if with_restore else "") + ("k" if with_kill else "")
     making = _CaseBuilder(f"{seed}{kind}", f"{kind or 's'}{seed}x")
     making.world(with_relocation=with_relocation)
     making.fill()
@@ -121,7 +122,8 @@ def make_case(
     edits += making.moves() if with_relocation and not moves_first else []
     options = {"safe_below": making.rng.choice((0, 0, 2))} if with_outside_change else {}
     load = tuple(making.load)
-    rest = (tuple(between), options, tuple(first), tuple(second_load), with_revert, lost)
+    kill = making.rng.randint(0, 60) if with_kill else None
+    rest = (tuple(between), options, tuple(first), tuple(second_load), with_revert, lost, kill)
     only_edits = not with_revert and not with_restore
     return Case(making.token, before, load, tuple(edits) if only_edits else (), *rest)
 

@@ -39,7 +39,12 @@ AT_ONCE = 6
 
 
 def play_all(
-    cases: list[Case], sandbox: Sandbox, note: Callable[[str, object], None], *, some: bool = True
+    cases: list[Case],
+    sandbox: Sandbox,
+    note: Callable[[str, object], None],
+    *,
+    some: bool = True,
+    at_once: int = AT_ONCE,
 ) -> None:
     """Play cases, several at a time, without findings; with `some` most must be applied."""
 
@@ -49,7 +54,7 @@ def play_all(
 
     words: Counter[str] = Counter()
     failed: list[str] = []
-    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
         for outcome in pool.map(one, cases):
             words[outcome.word] += 1
             if outcome.findings:
@@ -129,6 +134,31 @@ def test_plans_with_relocations(
     """The same for streams and buckets that move among other edits, most of which are possible."""
     cases = [make_case(seed, **RELOCATED_KINDS[kind]) for seed in range(60, 75)]
     play_all(cases, hub_leaf, record_property)
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "count"),
+    [
+        ("alone", 1, 10),
+        ("earlier apply", 1, 6),
+        *(pytest.param(kind, 100, 150, marks=pytest.mark.soak) for kind in ("alone", "relocated")),
+    ],
+)
+@pytest.mark.timeout(600)
+def test_applies_that_die(
+    kind: str,
+    first: int,
+    count: int,
+    hub_leaf: Sandbox,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """The next apply needs no more permissions, ends what was begun, and loses nothing.
+
+    A death is simulated in this whole process, so there is one at a time.
+    """
+    more = (KINDS | {"relocated": {"with_relocation": True}})[kind] | {"with_kill": True}
+    cases = [make_case(seed, **more) for seed in range(first, first + count)]
+    play_all(cases, hub_leaf, record_property, at_once=1)
 
 
 @pytest.mark.matrix

@@ -100,6 +100,7 @@ async def _create_missing(context: StepContext, step: Step, consumer: Placement)
     live, old = await wait_until_ready(context, consumer.address), consumer.old
     if live is not None:
         if consumer.is_copied or not is_half_made(live, old):
+            _keep_start(context, consumer, live)
             return False
         await context.send(step, f"CONSUMER.DELETE.{consumer.api_name}")
     await _create_at_position(context, step, consumer)
@@ -152,6 +153,14 @@ def _record_start(consumer: Placement, starts: dict[str, int], config: Config) -
     if expect is not None:
         expect = expect | {name: config.get(name) for name in START_FIELDS}
     consumer.own = replace(consumer.own, record=record, expect=expect)
+
+
+def _keep_start(context: StepContext, consumer: Placement, live: LiveObject) -> None:
+    """Keep the start that an interrupted apply gave a consumer, and recorded."""
+    own = consumer.own
+    known = context.state.resources.get(Address.parse(own.address)) if own is not None else None
+    if known is not None and known.starts and known.created == live.created:
+        _record_start(consumer, known.starts, live.compact)
 
 
 async def create_consumer(

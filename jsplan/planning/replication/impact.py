@@ -314,14 +314,18 @@ def origin_of(inputs: PlanInputs, downstream: Address, source: Config) -> Addres
 def find_interest_origins(
     inputs: PlanInputs, downstream: Address, flows: Iterable[Config]
 ) -> Iterator[Address]:
-    """Yield the origins of these mirrors and sources that have interest retention.
+    """Yield the origins of these mirrors and sources that have interest retention, or get it.
 
     Such a stream keeps nothing for a mirror or source that is not there (measured on 2.15).
     """
     for flow in flows:
         origin = origin_of(inputs, downstream, flow)
         live = inputs.live.get(origin) if origin is not None else None
-        if live is not None and get_retention(live.compact) == "interest":
+        if live is None:
+            continue
+        declared = inputs.declared(live.address)
+        wanted = declared.body.get("retention") if declared is not None else None
+        if "interest" in (get_retention(live.compact), wanted):
             yield live.address
 
 
