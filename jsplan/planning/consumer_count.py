@@ -82,7 +82,9 @@ def count_stream(
         created = decision.after is not None and (
             replaced or decision.replaces or decision.actions == ["create"]
         )
-        if decision.live is not None and not lost and (created or decision.deletes):
+        # A relocation that was interrupted may have created one that is planned as new.
+        is_there = decision.live is not None or inputs.live.get(decision.address) is not None
+        if is_there and not lost and (created or decision.deletes):
             count.unchanged -= 1
         if created:
             again = decision.replaces or decision.reason == REPLACEMENT_INTERRUPTED

@@ -138,8 +138,7 @@ def test_copies_in_a_cluster_are_announced_with_their_bytes(cluster: Sandbox, sp
     apply_streams(space, {"name": "A", "subjects": ["a"], "placement": {"tags": ["ssd"]}})
     server = cluster["n1"]
     with Raw(server.url, server.user, server.password) as raw:
-        raw.publish("a", b"x" * 1000)
-        raw.flush()
+        raw.request("a", b"x" * 1000)
         size = raw.state("A")["bytes"]
     found = []
     for change in (
