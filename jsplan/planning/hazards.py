@@ -149,7 +149,8 @@ def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> b
     stream, by the steps that are left at another one.
     """
     if address.parent is not None and hazard.code == "DELETES_MESSAGES":
-        return (hazard.messages or 0) <= _messages_begun(inputs, address.parent)
+        many = hazard.messages
+        return many is not None and many <= _messages_begun(inputs, address.parent)
     interrupted = inputs.interrupted.streams.get(address)
     record: Mapping[str, Any] = interrupted.record if interrupted is not None else {}
     relocation = inputs.relocations.get(address)

@@ -168,7 +168,10 @@ def check_stuck_mirrors(inputs: PlanInputs, decisions: Decisions) -> Findings:
 
 
 def _planned_end(inputs: PlanInputs, decision: ResourceDecision) -> tuple[int, str]:
-    """Return the last sequence of a new stream, and why it is that; empty where it continues."""
+    """Return the last sequence of a new stream, and why it is that.
+
+    Empty where it continues, or where its origin does not answer.
+    """
     mirror, first = decision.planned.get("mirror"), inputs.body(decision.address).get("first_seq")
     if not mirror:
         return int(first or 1) - 1, f"the new stream is to begin at {first:,}" if first else ""
@@ -176,7 +179,10 @@ def _planned_end(inputs: PlanInputs, decision: ResourceDecision) -> tuple[int, s
     if subject_filters(mirror) not in ((">",), subject_filters(known.get("mirror") or {})):
         return 0, "with another filter it may end before that"
     edges = inputs.topology.edges_into(decision.address)
-    origins = [inputs.live.get(edge.origin) for edge in edges if edge.kind == "mirror"]
+    read = [edge.origin for edge in edges if edge.kind == "mirror"]
+    if not all(inputs.live.is_reachable(origin.domain) for origin in read):
+        return 0, ""
+    origins = map(inputs.live.get, read)
     last = max((int(o.state.get("last_seq") or 0) for o in origins if o is not None), default=0)
     return last, f"the stream that it is to mirror is at {last:,}"
 
