@@ -8,7 +8,7 @@ from jsplan.address import Address, is_glob, matches, names_content
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.plan import ResourceChange
 from jsplan.planning.model import Findings, PlanInputs
-from jsplan.state.history import unpack_changes
+from jsplan.state.history import JsonObject, unpack_changes
 
 PERMITS_NOTHING = "JS429"
 _FLAGS_HINT = "Correct or remove the flag. The plan shows each flag that it needs."
@@ -37,7 +37,9 @@ def check_plan_permissions(inputs: PlanInputs, changes: Iterable[ResourceChange]
     offline = [key for key, facts in inputs.live.domains.items() if not facts.reachable]
     found = list(check_permissions(flags, known, offline))
     if any(one.severity == "error" for one in found):
-        found = list(check_permissions(flags, known | _last_changed(inputs), offline))
+        # The same command may be run again, also after a kill.
+        known |= {address for address, _ in _last_changes(inputs)}
+        found = list(check_permissions(flags, known, offline))
     return found
 
 
@@ -67,11 +69,30 @@ def permitted_addresses(inputs: PlanInputs) -> set[Address]:
     return {address for address in unknown if address.domain in inputs.workspace.domains}
 
 
-def _last_changed(inputs: PlanInputs) -> set[Address]:
-    """Return what the last apply changed: the same command may be run again, also after a kill."""
+def messages_begun(inputs: PlanInputs, stream: Address) -> int:
+    """Return how many messages an apply that was killed could delete of a stream; -1: none was."""
     history = inputs.state.history
-    changes = unpack_changes(history[-1]) if history else None
-    return {Address.parse(change["address"]) for change in changes or ()}
+    if not history or history[-1]["result"] != "started":
+        return -1
+    costs = [
+        cost.get("messages") or cost.get("at_most", 0)
+        for address, change in _last_changes(inputs)
+        if stream in (address, address.parent)
+        for cost in change.get("costs", ())
+        if cost["code"] == "DELETES_MESSAGES"
+    ]
+    return sum(costs) if costs else -1
+
+
+def _last_changes(inputs: PlanInputs) -> list[tuple[Address, JsonObject]]:
+    """Return what the last apply changed, or began to change before it was killed."""
+
+    def read() -> list[tuple[Address, JsonObject]]:
+        history = inputs.state.history
+        changes = unpack_changes(history[-1]) if history else None
+        return [(Address.parse(change["address"]), change) for change in changes or ()]
+
+    return inputs.index("last changes", (inputs.state,), read)
 
 
 def _recorded_addresses(inputs: PlanInputs) -> set[Address]:

@@ -19,7 +19,7 @@ from jsplan.facts.live import get_retention
 from jsplan.facts.measurement import Measurement
 from jsplan.planning.decide import planned_config
 from jsplan.planning.hazard_numbers import counted, merge_hazards
-from jsplan.planning.hazard_permissions import is_permitted
+from jsplan.planning.hazard_permissions import is_permitted, messages_begun
 from jsplan.planning.interest import PLACEHOLDER_ORPHANED
 from jsplan.planning.model import Decisions, Hazards, PlanInputs, ResourceDecision
 from jsplan.planning.replication.affected_readers import (
@@ -54,7 +54,6 @@ from jsplan.planning.transfer.hazards import (
 from jsplan.planning.transfer.positions import assess_reset, is_reset_measurement
 from jsplan.planning.unreadable_origins import add_unreadable_origins, find_unreadable_origins
 from jsplan.resources.buckets import Nouns, nouns_of
-from jsplan.state.history import unpack_changes
 from jsplan.subjects import SubjectTree, is_covered
 from jsplan.units import bounds_text, count_text
 
@@ -150,7 +149,7 @@ def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> b
     """
     if address.parent is not None and hazard.code == "DELETES_MESSAGES":
         many = hazard.messages
-        return many is not None and many <= _messages_begun(inputs, address.parent)
+        return many is not None and many <= messages_begun(inputs, address.parent)
     interrupted = inputs.interrupted.streams.get(address)
     record: Mapping[str, Any] = interrupted.record if interrupted is not None else {}
     relocation = inputs.relocations.get(address)
@@ -160,21 +159,6 @@ def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> b
     return allowed is not None and (
         hazard.code != "DELETES_MESSAGES" or (hazard.messages or 0) <= allowed
     )
-
-
-def _messages_begun(inputs: PlanInputs, stream: Address) -> int:
-    """Return how many messages an apply that was killed could delete of a stream; -1: none was."""
-    history = inputs.state.history
-    if not history or history[-1]["result"] != "started":
-        return -1
-    costs = [
-        cost.get("messages") or cost.get("at_most", 0)
-        for change in unpack_changes(history[-1]) or ()
-        if stream in (address := Address.parse(change["address"]), address.parent)
-        for cost in change.get("costs", ())
-        if cost["code"] == "DELETES_MESSAGES"
-    ]
-    return sum(costs) if costs else -1
 
 
 def _permitted_in_review(allowed: Iterable[AllowedHazard], code: str, now: datetime) -> bool:

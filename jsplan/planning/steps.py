@@ -305,21 +305,18 @@ def _restored_consumers(
         decision = decisions[address]
         if decision.deleted_with is not None:
             found[address.consumer] = None
-        elif decision.restored_with is not None:
+            continue
+        if decision.restored_with is not None:
             unselected = decision.entry if address not in inputs.selected else None
             record = record_entry(unselected) if unselected else None
-            found[address.consumer] = {
-                "address": str(address),
-                "config": _final_consumer_config(inputs, decision),
-                "record": record or build_state_record(inputs, decision),
-            }
+            record = record or build_state_record(inputs, decision)
+            config = _final_consumer_config(inputs, decision)
         elif decision.live is not None and decision.entry is not None:
             # Its own steps come later, and state has to know it until then.
-            found[address.consumer] = {
-                "address": str(address),
-                "config": decision.live.raw,
-                "record": record_entry(decision.entry),
-            }
+            config, record = decision.live.raw, record_entry(decision.entry)
+        else:
+            continue
+        found[address.consumer] = {"address": str(address), "config": config, "record": record}
     return found
 
 
