@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable
 from jsplan.address import Address, is_glob, matches, names_content
 from jsplan.diagnostics import Diagnostic, did_you_mean
 from jsplan.documents.plan import ResourceChange
-from jsplan.planning.model import Findings, PlanInputs
+from jsplan.planning.interest import is_placeholder
+from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.state.history import JsonObject, unpack_changes
 
 PERMITS_NOTHING = "JS429"
@@ -69,19 +70,39 @@ def permitted_addresses(inputs: PlanInputs) -> set[Address]:
     return {address for address in unknown if address.domain in inputs.workspace.domains}
 
 
-def messages_begun(inputs: PlanInputs, stream: Address) -> int:
-    """Return how many messages an apply that was killed could delete of a stream; -1: none was."""
+def messages_begun(inputs: PlanInputs, decisions: Decisions, stream: Address) -> int:
+    """Return how many messages the last apply, which did not finish, could delete of a stream.
+
+    -1 where it finished, or where something else is to become of the stream and its consumers now.
+    """
     history = inputs.state.history
-    if not history or history[-1]["result"] != "started":
+    if not history or history[-1]["result"] == "done":
         return -1
+    begun = {a: change for a, change in _last_changes(inputs) if stream in (a, a.parent)}
+    changed = (
+        decision
+        for address, decision in inputs.touched(decisions).items()
+        if stream in (address, address.parent) and decision.actions != ["no-op"]
+    )
+    for decision in changed:
+        at = decision.address
+        if not is_placeholder(at) and not _is_begun(begun.get(at), decision):
+            return -1
     costs = [
         cost.get("messages") or cost.get("at_most", 0)
-        for address, change in _last_changes(inputs)
-        if stream in (address, address.parent)
+        for change in begun.values()
         for cost in change.get("costs", ())
         if cost["code"] == "DELETES_MESSAGES"
     ]
     return sum(costs) if costs else -1
+
+
+def _is_begun(change: JsonObject | None, decision: ResourceDecision) -> bool:
+    """Check whether the last apply was to do the same."""
+    after, now = (change or {}).get("after"), decision.after
+    if change is None or after is None or now is None:
+        return change is not None and after is now
+    return all(now.get(name) == value for name, value in after["values"].items())
 
 
 def _last_changes(inputs: PlanInputs) -> list[tuple[Address, JsonObject]]:

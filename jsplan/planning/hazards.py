@@ -66,7 +66,7 @@ def assess_hazards(
         return []
     if decision.deleted_with is not None and not decisions[decision.deleted_with].preserves:
         found = list(_refilled_consumer_hazards(inputs, decision, decisions))
-        return with_permissions(inputs, decision.address, found)
+        return with_permissions(inputs, decision.address, found, decisions)
     measured = [
         answer
         for answer in inputs.measured.counts(decision.address)
@@ -109,18 +109,23 @@ def assess_hazards(
     found += assess_arrivals(inputs, decision, decisions)
     found += assess_drained(inputs, decision, decisions)
     found += assess_markers(inputs, decision, decisions)
-    return with_permissions(inputs, decision.address, merge_hazards(found, _MERGED))
+    return with_permissions(inputs, decision.address, merge_hazards(found, _MERGED), decisions)
 
 
 #: Hazards of which a resource has one, for all that causes it.
 _MERGED: Final = ("DUPLICATES_MESSAGES", "DELETES_MESSAGES")
 
 
-def with_permissions(inputs: PlanInputs, address: Address, found: Iterable[Hazard]) -> list[Hazard]:
+def with_permissions(
+    inputs: PlanInputs,
+    address: Address,
+    found: Iterable[Hazard],
+    decisions: Decisions | None = None,
+) -> list[Hazard]:
     """Return the hazards beyond `--safe-below`, each with whether it is allowed."""
     kept = [hazard for hazard in found if not _is_safe(hazard, inputs.options.safe_below)]
     for hazard in kept:
-        _set_permission(inputs, address, hazard)
+        _set_permission(inputs, decisions or {}, address, hazard)
     return kept
 
 
@@ -130,7 +135,9 @@ def _is_safe(hazard: Hazard, safe_below: int) -> bool:
     return counted and hazard.messages is not None and hazard.messages <= safe_below
 
 
-def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> None:
+def _set_permission(
+    inputs: PlanInputs, decisions: Decisions, address: Address, hazard: Hazard
+) -> None:
     hazard.flag = "--allow-hazard " + quote_shell(f"{hazard.code}:{address}")
     declared = inputs.declared(address)
     in_review = declared.lifecycle.allow_hazards if declared else ()
@@ -138,18 +145,20 @@ def _set_permission(inputs: PlanInputs, address: Address, hazard: Hazard) -> Non
     hazard.allowed = is_permitted(flags, hazard.code, address) or _permitted_in_review(
         in_review, hazard.code, now
     )
-    hazard.allowed = hazard.allowed or _permitted_before(inputs, address, hazard)
+    hazard.allowed = hazard.allowed or _permitted_before(inputs, decisions, address, hazard)
 
 
-def _permitted_before(inputs: PlanInputs, address: Address, hazard: Hazard) -> bool:
-    """Check whether the apply that began the replacement allowed as many messages.
+def _permitted_before(
+    inputs: PlanInputs, decisions: Decisions, address: Address, hazard: Hazard
+) -> bool:
+    """Check whether the apply that began this and did not finish allowed as many messages.
 
     What an interest stream deletes when its consumers change is reported at one of them, or at the
     stream, by the steps that are left at another one.
     """
     if address.parent is not None and hazard.code == "DELETES_MESSAGES":
         many = hazard.messages
-        return many is not None and many <= messages_begun(inputs, address.parent)
+        return many is not None and many <= messages_begun(inputs, decisions, address.parent)
     interrupted = inputs.interrupted.streams.get(address)
     record: Mapping[str, Any] = interrupted.record if interrupted is not None else {}
     relocation = inputs.relocations.get(address)

@@ -17,6 +17,7 @@ from jsplan.resources.fields import ABSENT, OWNER_KEY, Config, Field, Table, sor
 from jsplan.resources.nested import ORIGIN, origin_key
 
 SOURCE_START_FIELDS = ("opt_start_seq", "opt_start_time")
+FILTERS = ("filter_subject", "filter_subjects")
 
 
 def explicit_fields(body: Mapping[str, Any]) -> Config:
@@ -181,8 +182,12 @@ def _drop_conflicting_defaults(
 
     A duplicate window may not exceed max_age (10052). Rollups, which a removed
     subject_delete_marker_ttl leaves behind, need the right to purge (10052). A consumer may not
-    exceed the limits of its stream (10121, 10153).
+    exceed the limits of its stream (10121, 10153), and has one filter or a list of them (10136):
+    an interrupted apply may have left the other one.
     """
+    for name, other in (FILTERS, FILTERS[::-1]) if table.kind == "consumer" else ():
+        if body.get(name) and other not in body:
+            target.pop(other, None)
     if target.get("deny_purge") and "allow_rollup_hdrs" not in body:
         target.pop("allow_rollup_hdrs", None)
     age, window = target.get("max_age"), target.get("duplicate_window")

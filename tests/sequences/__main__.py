@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--reverted", action="store_true", help="with --earlier: a revert of it")
     parser.add_argument("--restored", action="store_true", help="with streams that are restored")
     parser.add_argument("--killed", action="store_true", help="with a death; one at a time")
+    parser.add_argument("--offline", action="store_true", help="with an outage; one at a time")
     parser.add_argument("--named", help="a known case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)
@@ -66,6 +67,7 @@ def _cases(wanted: argparse.Namespace) -> list[Case]:
             with_revert=wanted.reverted,
             with_restore=wanted.restored,
             with_kill=wanted.killed,
+            with_offline=wanted.offline,
         )
         for seed in seeds
     ]
@@ -85,7 +87,9 @@ def _play_all(cases: list[Case], sandbox: Sandbox, wanted: argparse.Namespace) -
         return shrink_case(outcome, alone) if outcome.findings and wanted.shrink else outcome
 
     bad = 0
-    with ThreadPoolExecutor(max_workers=1 if wanted.killed else wanted.workers) as pool:
+    with ThreadPoolExecutor(
+        max_workers=1 if wanted.killed or wanted.offline else wanted.workers
+    ) as pool:
         for outcome in pool.map(one, cases):
             words[outcome.word] += 1
             kinds.update(outcome.kinds)

@@ -113,7 +113,8 @@ class Case(msgspec.Struct, frozen=True):
     `between` is what another person does between `plan -o` and `apply`. `first` is applied before, as
     a plan of its own; then `second_load` comes. With `reverts` the plan takes `first` back, and has
     no edits. `lost` are addresses that are backed up; then `second_load` comes, they are deleted, and
-    the plan restores them. With `kill` apply dies after so many writes, and another one follows.
+    the plan restores them. With `kill` apply dies after so many writes, with `offline` a domain
+    answers nothing after so many; another apply follows.
     """
 
     name: str
@@ -127,6 +128,7 @@ class Case(msgspec.Struct, frozen=True):
     reverts: bool = False
     lost: tuple[str, ...] = ()
     kill: int | None = None
+    offline: tuple[str, int] | None = None
 
     @property
     def after(self) -> Sections:

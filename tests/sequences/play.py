@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from tests.sequences.model import (
     removed_before_start,
 )
 from tests.sequences.servers import PATIENCE, ConsumerLog, DomainClient, SetupError, Stream
-from tests.support.simulated_kill import SimulatedKill, kill_after
+from tests.support.simulated_kill import SimulatedKill, kill_after, offline_after
 from tests.support.state import read_state
 from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver, approve, hub_leaf_space
@@ -141,8 +142,9 @@ class _CaseRun:
             outcome.findings += checks.check_unchanged(middle, after)
             return
         safe = int(case.options.get("safe_below", 0))
-        # What a killed apply has deleted, its successor may announce no more.
-        slack = safe if case.between or safe or case.kill is not None else None
+        # What an apply has deleted before it was cut off, its successor may announce no more.
+        is_exact = not (case.between or safe or case.offline or case.kill is not None)
+        slack = None if is_exact else safe
         found = list(checks.check_messages(case, announced, middle, after, slack))
         end = time.monotonic() + LEFT_SOURCE_SECONDS
         while case.first and any(f.kind == "count" for f in found) and time.monotonic() < end:
@@ -462,18 +464,21 @@ class _CaseRun:
         return code
 
     def _execute(self, plan: Plan, flags: tuple[str, ...]) -> ApplyResult:
-        """Apply, or restore. A killed apply is followed by another one, with no more permissions."""
+        """Apply, or restore. One that is cut off is followed by another, with no more permissions."""
         if self.case.lost:
             options = RestoreOptions(self._folder, allow_hazards=flags)
             return restore(self.space.load, options, approve, RecordingObserver())[1]
-        if self.case.kill is None:
-            return self.space.apply_saved(plan, allow_hazards=flags)
-        try:
-            with kill_after(self.case.kill):
-                return self.space.apply_saved(plan, allow_hazards=flags)
-        except SimulatedKill:
-            self.died = True
-            return self.space.apply(allow_hazards=flags)[1]
+        with ExitStack() as stack:
+            if self.case.kill is not None:
+                stack.enter_context(kill_after(self.case.kill))
+            if self.case.offline is not None:
+                stack.enter_context(offline_after(*self.case.offline))
+            with suppress(SimulatedKill):
+                result = self.space.apply_saved(plan, allow_hazards=flags)
+                if result.exit_code != 6 or self.case.offline is None:
+                    return result
+        self.died = True
+        return self.space.apply(allow_hazards=flags)[1]
 
     def _check_converged(self, announced: Announced) -> None:
         """The second plan is empty, nothing has drifted, and nothing of jsplan's own is left."""

@@ -90,15 +90,18 @@ def make_case(
     with_revert: bool = False,
     with_restore: bool = False,
     with_kill: bool = False,
+    with_offline: bool = False,
 ) -> Case:
     """Make the case of a seed.
 
     With another person in between, with an earlier apply, with streams and buckets that move, with
-    a revert of the earlier apply, with streams that are restored, or with a death of apply.
+    a revert of the earlier apply, with streams that are restored, with a death of apply, or with a
+    domain that goes offline meanwhile.
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
     kind += ("r" if with_relocation else "") + ("b" if with_revert else "")
     kind += ("l" if with_restore else "") + ("k" if with_kill else "")
+    kind += "o" if with_offline else ""
     making = _CaseBuilder(f"{seed}{kind}", f"{kind or 's'}{seed}x")
     making.world(with_relocation=with_relocation)
     making.fill()
@@ -123,7 +126,19 @@ def make_case(
     options = {"safe_below": making.rng.choice((0, 0, 2))} if with_outside_change else {}
     load = tuple(making.load)
     kill = making.rng.randint(0, 60) if with_kill else None
-    rest = (tuple(between), options, tuple(first), tuple(second_load), with_revert, lost, kill)
+    where = (
+        (making.rng.choice(("hub", "leaf")), making.rng.randint(0, 20)) if with_offline else None
+    )
+    rest = (
+        tuple(between),
+        options,
+        tuple(first),
+        tuple(second_load),
+        with_revert,
+        lost,
+        kill,
+        where,
+    )
     only_edits = not with_revert and not with_restore
     return Case(making.token, before, load, tuple(edits) if only_edits else (), *rest)
 

@@ -137,15 +137,21 @@ def test_plans_with_relocations(
 
 
 @pytest.mark.parametrize(
-    ("kind", "first", "count"),
+    ("end", "kind", "first", "count"),
     [
-        ("alone", 1, 10),
-        ("earlier apply", 1, 6),
-        *(pytest.param(kind, 100, 150, marks=pytest.mark.soak) for kind in ("alone", "relocated")),
+        ("kill", "alone", 1, 10),
+        ("kill", "earlier apply", 1, 6),
+        ("offline", "alone", 1, 10),
+        *(
+            pytest.param(end, kind, 100, 150, marks=pytest.mark.soak)
+            for end in ("kill", "offline")
+            for kind in ("alone", "relocated")
+        ),
     ],
 )
 @pytest.mark.timeout(600)
-def test_applies_that_die(
+def test_applies_that_are_cut_off(
+    end: str,
     kind: str,
     first: int,
     count: int,
@@ -154,9 +160,9 @@ def test_applies_that_die(
 ) -> None:
     """The next apply needs no more permissions, ends what was begun, and loses nothing.
 
-    A death is simulated in this whole process, so there is one at a time.
+    Deaths and outages are simulated in this whole process, so there is one at a time.
     """
-    more = (KINDS | {"relocated": {"with_relocation": True}})[kind] | {"with_kill": True}
+    more = (KINDS | {"relocated": {"with_relocation": True}})[kind] | {f"with_{end}": True}
     cases = [make_case(seed, **more) for seed in range(first, first + count)]
     play_all(cases, hub_leaf, record_property, at_once=1)
 

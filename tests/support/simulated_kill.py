@@ -1,6 +1,7 @@
 """A simulated death: from the n-th write to a server or the journal on, nothing happens.
 
 A death between a write and its answer is one before the next write: only reads are between them.
+In a simulated outage a domain answers nothing from the n-th write on.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from jsplan.errors import NoRespondersError
 from jsplan.jetstream import DomainApi
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.read_only import READ_ONLY_VERBS
@@ -25,11 +27,13 @@ class SimulatedKill(Exception):
 class KillCounter:
     """A counter of journal lines, writing requests and messages; none after `last`.
 
-    `phases` are those that the lines recorded, in their order.
+    `phases` are those that the lines recorded, in their order. With `offline` the requests to this
+    domain count alone, and after `last` of them it does not answer.
     """
 
-    def __init__(self, last: int) -> None:
+    def __init__(self, last: int, offline: str | None = None) -> None:
         self.remaining = last
+        self.offline = offline
         self.done = 0
         self.phases: list[str] = []
 
@@ -48,12 +52,16 @@ class KillCounter:
         new = (phase for phase in phases_of(changes) if phase not in self.phases)
         self.phases += dict.fromkeys(new)
 
-    def count_or_die(self, *, writes: bool) -> None:
+    def count_or_die(self, api: DomainApi | None = None, *, writes: bool) -> None:
         """Count a write, or raise after the last one. Reads are refused then too."""
+        if self.offline is not None and (api is None or api.domain.key != self.offline):
+            return
         if writes:
             self.remaining -= 1
         if self.remaining < 0:
-            raise SimulatedKill
+            if self.offline is None:
+                raise SimulatedKill
+            raise NoRespondersError(f"domain {self.offline} does not answer")
         self.done += writes
 
 
@@ -63,6 +71,15 @@ def kill_after(after: int = 1_000_000) -> Iterator[KillCounter]:
     counter = KillCounter(after)
     with pytest.MonkeyPatch.context() as patch:
         _patch_journal(patch, counter)
+        _patch_requests(patch, counter)
+        yield counter
+
+
+@contextmanager
+def offline_after(domain: str, after: int) -> Iterator[KillCounter]:
+    """Let a domain do `after` writes in the block and then answer nothing more."""
+    counter = KillCounter(after, domain)
+    with pytest.MonkeyPatch.context() as patch:
         _patch_requests(patch, counter)
         yield counter
 
@@ -170,13 +187,13 @@ def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
     store = DomainApi.store_message
 
     async def dying_request(api: DomainApi, verb: str, *rest: Any, **options: Any) -> Any:
-        counter.count_or_die(writes=not verb.startswith(READ_ONLY_VERBS))
+        counter.count_or_die(api, writes=not verb.startswith(READ_ONLY_VERBS))
         return await request(api, verb, *rest, **options)
 
     async def dying_create_each(
         api: DomainApi, requests: Sequence[tuple[str, Any]], *rest: Any, **options: Any
     ) -> None:
-        count = partial(counter.count_or_die, writes=True)
+        count = partial(counter.count_or_die, api, writes=True)
         await _create_until_death(partial(create_each, api), requests, count, *rest, **options)
 
     async def dying_publish(link: NatsConnection, *rest: Any, **options: Any) -> None:
@@ -184,7 +201,7 @@ def _patch_requests(patch: pytest.MonkeyPatch, counter: KillCounter) -> None:
         await publish(link, *rest, **options)
 
     async def dying_store(api: DomainApi, *rest: Any, **options: Any) -> dict[str, Any]:
-        counter.count_or_die(writes=True)
+        counter.count_or_die(api, writes=True)
         return await store(api, *rest, **options)
 
     patch.setattr(DomainApi, "request", dying_request)
