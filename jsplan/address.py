@@ -38,7 +38,8 @@ STATE_TAG = ("jsplan", "state")
 SERVER_CONSUMER_PREFIXES = ("JS_SRC_", "JS_MIRROR_")
 #: Prefixes of consumers of the server and of placeholders: never planned, imported or listed.
 INTERNAL_CONSUMER_PREFIXES = (*SERVER_CONSUMER_PREFIXES, STAGING_PREFIX)
-#: Prefix of the subjects of a quiesced stream. No message is published to them.
+#: Prefix of the subjects of a quiesced stream, and of subjects and filters that an apply sets while
+#: others are exchanged. No message is published to them.
 PARKING_PREFIX = "jsplan.staging."
 #: Prefixes of the streams that carry a bucket or an object store.
 _STREAM_PREFIXES: dict[str, Kind] = {"KV_": "kv", "OBJ_": "object_store"}
@@ -222,6 +223,12 @@ def capture_wildcards(glob: str, text: str) -> list[str] | None:
             found.append(text[at:end])
         at = end
     return found
+
+
+def is_parked(value: object) -> bool:
+    """Check whether a filter, or a list of subjects, has one to which nothing is published."""
+    listed = value if isinstance(value, list) else [value]
+    return any(isinstance(one, str) and one.startswith(PARKING_PREFIX) for one in listed)
 
 
 def names_content(glob: str) -> bool:

@@ -172,10 +172,10 @@ PLANNING: Final[Mapping[str, CodeText]] = {
         "recreate}`.",
     ),
     "JS424": CodeText(
-        "A replacement was interrupted.",
+        "A replacement, or an exchange of subjects or filters, was interrupted.",
         "An earlier apply stopped between two steps. The message says where the messages of a "
-        "stream are, and whether a consumer is paused.",
-        "Run `jsplan apply`: it resumes the replacement. If it cannot, the message says why.",
+        "stream are, which publishes are rejected, and whether a consumer is given nothing.",
+        "Run `jsplan apply`: it resumes what was interrupted. If it cannot, the message says why.",
     ),
     "JS425": CodeText(
         "A stream is replaced or relocated and keeps its messages.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from jsplan.address import Address, matches_any
+from jsplan.address import Address, is_parked, matches_any
 from jsplan.diagnostics import Diagnostic
 from jsplan.documents.step_kinds import RESET_BY_POSITION, RESET_IN_PLACE
 from jsplan.facts.live import LiveObject, account_limits, get_retention
@@ -270,6 +270,8 @@ def _is_untouched(
     named = inputs.declared_fields(live.address)
     if live.config != entry.config or named != entry.declared:
         return False
+    if is_parked(live.raw.get("filter_subject")):
+        return False  # a killed apply left it
     if differing_fields(
         table_of(live.address),
         live.compact,

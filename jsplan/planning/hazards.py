@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from jsplan.address import Address
+from jsplan.address import Address, is_parked
 from jsplan.config.model import AllowedHazard
 from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Hazard
@@ -273,7 +273,8 @@ def _removes_subjects(
         return
     stored = inputs.index("subjects", (decisions,), lambda: _planned_subjects(decisions))
     near, kept = stored[decision.address.domain], decision.planned.get("subjects", [])
-    removed = [s for s in decision.before.get("subjects", []) if not is_covered(s, kept)]
+    before = [s for s in decision.before.get("subjects", []) if not is_parked(s)]
+    removed = [s for s in before if not is_covered(s, kept)]
     lost = [s for s in removed if not is_covered(s, near.find_overlapping(s))]
     passed_on = [s for s in removed if s not in lost]
     texts = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from jsplan.address import Address
+from jsplan.address import Address, is_parked
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.model import Findings, PlanInputs
@@ -14,6 +14,7 @@ from jsplan.planning.replication.impact import source_names
 from jsplan.planning.restore.interrupted import HOW_TO_FINISH, list_cut_restores
 from jsplan.planning.transfer.progress import FINISH_HINT, is_transfer, list_unfinished
 from jsplan.resources.nested import source_keys
+from jsplan.subjects import is_covered
 
 #: The finding about an interrupted replacement.
 INTERRUPTED = "JS424"
@@ -48,8 +49,40 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
             found = {"address": str(address), "rejected": list[str]()}
             yield found | {"summary": summary, "detail": FINISH_HINT}
 
+    yield from _list_parked(inputs)
     for address, text in list_cut_restores(inputs):
         yield {"address": str(address), "rejected": [], "summary": text, "detail": HOW_TO_FINISH}
+
+
+def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
+    """Yield what an apply has left without subjects or filters, as it was to exchange them."""
+    for address in inputs.entries:
+        live, name = inputs.live.get(address), address.name
+        if live is None or address in inputs.interrupted.streams:
+            continue
+        rejected = list[str]()
+        if address.kind == "consumer" and is_parked(live.raw.get("filter_subject")):
+            text = f"{name} is given nothing, because the exchange of its filters was interrupted"
+        elif address.is_stream and is_parked(live.raw.get("subjects")):
+            rejected = _rejected_subjects(inputs, address)
+            what = f": publishes to {', '.join(rejected)} are rejected" if rejected else " is down"
+            text = f"{name}{what}, because the exchange of its subjects was interrupted"
+        else:
+            continue
+        yield {"address": str(address), "rejected": rejected} | {
+            "summary": text,
+            "detail": FINISH_HINT,
+        }
+
+
+def _rejected_subjects(inputs: PlanInputs, stream: Address) -> list[str]:
+    """Return the old and the new subjects of a stream that no stream of its domain has now."""
+    beside = (live for a, live in inputs.live.objects.items() if a.domain == stream.domain)
+    now = [subject for live in beside for subject in live.raw.get("subjects") or ()]
+    entry, declared = inputs.entries[stream], inputs.declared(stream)
+    own = [*(entry.declared.get("subjects") or ())]
+    own += (declared.body.get("subjects") or ()) if declared else ()
+    return [subject for subject in dict.fromkeys(own) if not is_covered(subject, now)]
 
 
 def _describe_consumer(inputs: PlanInputs, address: Address) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from jsplan.address import is_parked
 from jsplan.documents.plan import FieldChange
 from jsplan.planning.diff import field_changes
 from jsplan.resources.consumer import CONSUMER, EVERY_SUBJECT, filters_of
@@ -164,6 +165,8 @@ def _choose_value(
         return live.get(name)
     if name in body:
         return wanted.get(name)
+    if is_parked(live.get(name)):
+        return None
     if row is None or row.operational or row.when_omitted == "live":
         return live.get(name)
     if row.when_omitted == "last":
@@ -182,8 +185,7 @@ def _drop_conflicting_defaults(
 
     A duplicate window may not exceed max_age (10052). Rollups, which a removed
     subject_delete_marker_ttl leaves behind, need the right to purge (10052). A consumer may not
-    exceed the limits of its stream (10121, 10153), and has one filter or a list of them (10136):
-    an interrupted apply may have left the other one.
+    exceed the limits of its stream (10121, 10153), and has one filter or a list of them (10136).
     """
     for name, other in (FILTERS, FILTERS[::-1]) if table.kind == "consumer" else ():
         if body.get(name) and other not in body:

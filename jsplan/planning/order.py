@@ -266,7 +266,7 @@ def _draft_parking(inputs: PlanInputs, final: Draft, first: Draft | None) -> Dra
     if address.parent is None:
         base = first.request["payload"] if first and first.request else live.raw
         own = [s for s in live.raw.get("subjects", []) if s not in final.freed_subjects]
-        rest = own or [PARKING_PREFIX + address.stream]
+        rest = [*own, PARKING_PREFIX + address.stream]  # it says that this is not the end
         draft.title = f"release the subjects of stream {address.name} in {address.domain}"
         payload = base | {"subjects": rest}
         draft.request = {"api": f"STREAM.UPDATE.{address.stream}", "payload": payload}
