@@ -23,7 +23,7 @@ from jsplan.planning.restore.selection import (
     Backup,
     RestoreSelection,
     declare_saved,
-    mark_begun,
+    mark_known,
     select_streams,
 )
 from jsplan.topology import build_topology
@@ -66,7 +66,7 @@ async def _restore(
         observer.phase(f"Verifying {count_text(len(backup), 'archive')}")
         await verify_snapshots(options.folder, backup)
         async with hold_session(context, "restore", options.lock_timeout, observer) as session:
-            backup = mark_begun(backup, session.context.state.pending)
+            backup = mark_known(backup, session.context.state, context.workspace.resources)
             plan = await _build_plan(session, backup, options)
             if plan.errored:
                 raise PlanError(

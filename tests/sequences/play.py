@@ -465,20 +465,24 @@ class _CaseRun:
 
     def _execute(self, plan: Plan, flags: tuple[str, ...]) -> ApplyResult:
         """Apply, or restore. One that is cut off is followed by another, with no more permissions."""
-        if self.case.lost:
-            options = RestoreOptions(self._folder, allow_hazards=flags)
-            return restore(self.space.load, options, approve, RecordingObserver())[1]
         with ExitStack() as stack:
             if self.case.kill is not None:
                 stack.enter_context(kill_after(self.case.kill))
             if self.case.offline is not None:
                 stack.enter_context(offline_after(*self.case.offline))
             with suppress(SimulatedKill):
-                result = self.space.apply_saved(plan, allow_hazards=flags)
+                result = self._restore(flags) or self.space.apply_saved(plan, allow_hazards=flags)
                 if result.exit_code != 6 or self.case.offline is None:
                     return result
         self.died = True
-        return self.space.apply(allow_hazards=flags)[1]
+        return self._restore(flags) or self.space.apply(allow_hazards=flags)[1]
+
+    def _restore(self, flags: tuple[str, ...]) -> ApplyResult | None:
+        """Restore what was lost, if anything was."""
+        if not self.case.lost:
+            return None
+        options = RestoreOptions(self._folder, allow_hazards=flags)
+        return restore(self.space.load, options, approve, RecordingObserver())[1]
 
     def _check_converged(self, announced: Announced) -> None:
         """The second plan is empty, nothing has drifted, and nothing of jsplan's own is left."""

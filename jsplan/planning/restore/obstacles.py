@@ -208,8 +208,12 @@ def decide_restored(inputs: PlanInputs) -> dict[Address, ResourceDecision]:
                 after = table_of(address).compact(config)
                 found[address] = ResourceDecision(address, ["create"], RESTORED, after=after)
             elif (known := inputs.live.get(address)) is not None:
-                after = known.compact
-                found[address] = ResourceDecision(address, ["no-op"], reason, known, after=after)
+                # State does not know yet what a killed restore had restored.
+                is_new = target.noted.get(address, known.created) != known.created
+                adopts = reason == AS_SAVED and is_new
+                found[address] = ResourceDecision(
+                    address, ["no-op"], reason, known, after=known.compact, adopts=adopts
+                )
     return {address: found[address] for address in sorted(found)}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +15,22 @@ from jsplan.config.model import DeclaredResource, Domain, Lifecycle, Workspace
 from jsplan.diagnostics import NO_LOCATION, did_you_mean
 from jsplan.errors import JsplanError, UsageError
 from jsplan.resources.fields import Config
+from jsplan.state import State
 from jsplan.subjects import is_valid
 
 
 class RestoreTarget(Struct, frozen=True):
     """One saved stream, with the address and the configuration that it will have.
 
-    `was_begun`: an earlier restore of it was interrupted, and may have left a part of it.
+    `was_begun`: an earlier restore of it was interrupted, and may have left a part of it. `noted`
+    has the `created` in state of what the files declare; "" of what a restore began.
     """
 
     saved: SavedStream
     address: Address
     config: Config
     was_begun: bool = False
+    noted: Mapping[Address, str] = {}
 
     @classmethod
     def of(
@@ -215,7 +218,18 @@ def _checked_subjects(options: RestoreSelection, count: int) -> tuple[str, ...]:
     return options.subjects
 
 
-def mark_begun(backup: Backup, pending: Mapping[str, Mapping[str, object]]) -> Backup:
-    """Return the backup with what state says about interrupted restores."""
-    begun = {name for name, step in pending.items() if step.get("op") == "stream.restore"}
-    return {a: replace(target, was_begun=str(a) in begun) for a, target in backup.items()}
+def mark_known(backup: Backup, state: State, declared: Collection[Address]) -> Backup:
+    """Return the backup with what state knows of it and of interrupted restores."""
+    begun = {name for name, step in state.pending.items() if step.get("op") == "stream.restore"}
+    return {
+        address: replace(
+            target,
+            was_begun=str(address) in begun,
+            noted={
+                a: state.resources[a].created if a in state.resources else ""
+                for a in target.configs
+                if a in declared and (a in state.resources or str(address) in begun)
+            },
+        )
+        for address, target in backup.items()
+    }
