@@ -40,14 +40,13 @@ def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Everyday:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Every command explains itself and names the command that lists the global options."""
-    assert main([name, "--help"]) == 0
-    out = capsys.readouterr().out
-
-    assert out.endswith("are listed by: jsplan help options\n")
-    assert "--chdir" not in out
+    for name in sorted(COMMANDS):
+        assert main([name, "--help"]) == 0
+        out = capsys.readouterr().out
+        assert out.endswith("are listed by: jsplan help options\n"), name
+        assert "--chdir" not in out, name
 
 
 def _commands(group: click.Command, path: str) -> list[tuple[str, click.Command]]:
@@ -65,17 +64,14 @@ def _commands(group: click.Command, path: str) -> list[tuple[str, click.Command]
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "command"),
-    _commands(root, "jsplan"),
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_options_are_named_as_they_are_written(path: str, command: click.Command) -> None:
+def test_options_are_named_as_they_are_written() -> None:
     """The variable of an option has its name, such as JSPLAN_PLAN_ALLOW_HAZARD of plan."""
-    for param in command.params:
-        if isinstance(param, click.Option):
-            longest = max(param.opts, key=len)
-            assert param.name == longest.removeprefix("--").replace("-", "_"), f"{path} {longest}"
+    for path, command in _commands(root, "jsplan"):
+        for param in command.params:
+            if isinstance(param, click.Option):
+                longest = max(param.opts, key=len)
+                name = longest.removeprefix("--").replace("-", "_")
+                assert param.name == name, f"{path} {longest}"
 
 
 @pytest.mark.parametrize(
