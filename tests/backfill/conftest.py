@@ -64,6 +64,8 @@ def spark(
         "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder),
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     session = start_session("tests", master="local[2]", cache=folder, settings=settings)
     register(session)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import jsonschema
@@ -232,20 +230,3 @@ def test_reader_and_schema_require_the_same_keys(workspace: Loader) -> None:
                 document = _BASE | place(less)
                 assert not _VALIDATOR.is_valid(document), (name, key.name)
                 assert not _is_read(workspace, document), (name, key.name)
-
-
-def test_every_key_is_used() -> None:
-    """A key whose value is read and dropped would change nothing, without a word."""
-    used = set()
-    for path in (Path(__file__).parents[2] / "jsplan").rglob("*.py"):
-        if path.parent.name != "tables":
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                names = (getattr(node, field, None) for field in ("value", "attr", "arg", "id"))
-                used |= {name for name in names if isinstance(name, str)}
-
-    assert [] == [
-        f"{section.id}: {key.name}"
-        for section in all_sections().values()
-        for key in section.keys
-        if key.name not in used
-    ]
