@@ -49,27 +49,6 @@ def find_follower(cluster: Sandbox, server: Server) -> Server:
     return next(each for each in cluster.servers.values() if f"{each.node.name}-server" != leader)
 
 
-def wait_until_equal(space: Space) -> None:
-    """Wait until drift finds nothing: new replicas copy the stream."""
-    wait_until(lambda: not check(space).thresholds, "equal replicas")
-
-
-def damage(server: Server, how: str) -> None:
-    """Damage the first block of the stream on the disk of a server, and start that again."""
-    server.kill()
-    blocks = server.store_path.rglob("streams/S/msgs/*.blk")
-    first = min(blocks, key=lambda path: int(path.stem))
-    if how == "removed":
-        first.unlink()
-    else:
-        data = bytearray(first.read_bytes())
-        data[5_000] ^= 0xFF
-        first.write_bytes(data)
-    for index in server.store_path.rglob("streams/S/msgs/index.db"):
-        index.unlink()
-    server.start()
-
-
 @pytest.mark.parametrize("how", ["removed", "a flipped bit"])
 def test_a_damaged_replica(how: str, tmp_path: Path) -> None:
     """Drift and status name the server and both counts, and how it copies the stream again."""
@@ -85,7 +64,19 @@ def test_a_damaged_replica(how: str, tmp_path: Path) -> None:
         assert check(space).exit_code == 0
 
         server = find_follower(cluster, cluster["c-1"])
-        damage(server, how)
+        # Damage the first block of the stream on the disk of a server, and start that again.
+        server.kill()
+        blocks = server.store_path.rglob("streams/S/msgs/*.blk")
+        first = min(blocks, key=lambda path: int(path.stem))
+        if how == "removed":
+            first.unlink()
+        else:
+            data = bytearray(first.read_bytes())
+            data[5_000] ^= 0xFF
+            first.write_bytes(data)
+        for index in server.store_path.rglob("streams/S/msgs/index.db"):
+            index.unlink()
+        server.start()
         cluster.wait_ready()
 
         found = check(space)
@@ -102,7 +93,7 @@ def test_a_damaged_replica(how: str, tmp_path: Path) -> None:
             streams = [stream | {"num_replicas": count}]
             result = space.write(**kept, streams=streams).apply()[1]
             assert result.exit_code == 0
-        wait_until_equal(space)
+        wait_until(lambda: not check(space).thresholds, "equal replicas")
 
 
 def test_a_connection_that_is_not_of_the_system(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import jsonschema
 
-from jsplan.config.sections import Section
 from jsplan.config.workspace_schema import all_sections, workspace_schema
 from jsplan.errors import ConfigError
 from jsplan.resources import TABLES
@@ -199,18 +198,16 @@ def _is_read(workspace: Loader, document: dict[str, Any]) -> bool:
     return True
 
 
-def fields_of(section: Section) -> set[str]:
-    """Return the names of the fields that the mapping has beside the keys of its table."""
-    return {row.name for kind in section.fields for row in TABLES[kind].rows}
-
-
 def test_reader_and_schema_take_the_same_keys(workspace: Loader) -> None:
     """Both take each key of each table with a real value, and refuse any other key."""
     assert _EXAMPLES.keys() == all_sections().keys()
     for name, section in all_sections().items():
         place, examples = _EXAMPLES[name]
         given = {key for example in examples for key in example}
-        assert given - fields_of(section) == section.by_name.keys(), name
+        assert (
+            given - {row.name for kind in section.fields for row in TABLES[kind].rows}
+            == section.by_name.keys()
+        ), name
         for example in examples:
             document = _BASE | place(example)
             assert list(_VALIDATOR.iter_errors(document)) == [], (name, example)

@@ -208,32 +208,18 @@ def open_alerts(seen: list[dict[str, Any]]) -> dict[str, str]:
     return {alert["address"]: alert["id"] for alert in opened.values()}
 
 
-def current_findings(watched_space: WatchedSpace) -> set[str]:
-    """Return the addresses that one run of `jsplan drift` reports."""
+def require_agreement(job: WatchJob, watched_space: WatchedSpace) -> None:
+    """Wait until the job has reported exactly what `jsplan drift` reports."""
     document = drift(watched_space.space.load, DriftOptions(), RecordingObserver())
-    return (
+    wanted = (
         {r.address for r in document.resource_drift}
         | {u.address for u in document.unmanaged}
         | {str(d["domain"]) for d in document.offline if d["domain"] != "ops"}
     )
-
-
-def require_agreement(job: WatchJob, watched_space: WatchedSpace) -> None:
-    """Wait until the job has reported exactly what `jsplan drift` reports."""
-    wanted = current_findings(watched_space)
     job.wait_until(
         lambda: (job.drain(), set(open_alerts(job.seen)))[1] == wanted,
         f"the job agreed on {wanted}; {job.seen[-5:]}",
         60,
-    )
-
-
-def file_sink_alerts(path: Path) -> set[str]:
-    """Return the ids of the notifications that the file sink wrote."""
-    return (
-        {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()}
-        if path.exists()
-        else set()
     )
 
 
@@ -301,8 +287,17 @@ def run_rounds(
     chaos.change_outside()
     require_agreement(job, watched)
     ids = {notification["id"] for notification in job.seen}
+    path = chaos.folder / "drift.jsonl"
     job.wait_until(
-        lambda: ids <= set(hook.ids) and ids <= file_sink_alerts(chaos.folder / "drift.jsonl"),
+        lambda: (
+            ids <= set(hook.ids)
+            and ids
+            <= (
+                {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()}
+                if path.exists()
+                else set()
+            )
+        ),
         "the delivery of everything to every sink",
         60,
     )

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 
-def notification_schema() -> dict[str, object]:
-    """The schema `state/schema/notification-v1.json`."""
-    return schemas()["notification-v1.json"]
-
-
 @pytest.mark.matrix
 def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> None:
     """Each change is reported once, with its user, also behind the leafnode."""
@@ -37,7 +32,7 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
     )
     assert first["alert"]["fields"][0]["path"] == "max_age"
     assert first["by"]["user"] == "acc"
-    jsonschema.Draft202012Validator(notification_schema()).validate(first)
+    jsonschema.Draft202012Validator(schemas()["notification-v1.json"]).validate(first)
 
     watched_space.change_stream("B", "leaf", max_msgs=5)
     assert job.next_alert_key() == ("opened", "changed", "leaf/stream/B")

@@ -110,7 +110,12 @@ def test_watching(linked_servers: LinkedServers, tmp_path: Path) -> None:
     with start_process(tmp_path, "status", "--watch", "--every", "500ms", "--json") as process:
         assert process.stdout is not None
         first = _frame(process.stdout.readline())
-        named = _until_named(process.stdout)
+        end = time.monotonic() + 60
+        while (found := _frame(process.stdout.readline()))["other/stream/UNDELIVERED"][
+            "healthy"
+        ] is not False:
+            assert time.monotonic() < end
+        named = found
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
 
@@ -121,13 +126,6 @@ def test_watching(linked_servers: LinkedServers, tmp_path: Path) -> None:
 
 def _frame(line: bytes) -> dict[str, Any]:
     return {flow["to"]: flow for flow in json.loads(line)["replication"]}
-
-
-def _until_named(lines: Any) -> dict[str, Any]:
-    end = time.monotonic() + 60
-    while (found := _frame(lines.readline()))["other/stream/UNDELIVERED"]["healthy"] is not False:
-        assert time.monotonic() < end
-    return found
 
 
 def test_flows_of_an_offline_domain_are_unknown(

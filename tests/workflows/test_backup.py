@@ -69,23 +69,6 @@ def raw_of(server: Server) -> Raw:
     return Raw(server.url, server.user, server.password, timeout=30)
 
 
-def stores(raw: Raw, domain: str) -> None:
-    """Write a bucket with history and a deleted key, and an object in chunks."""
-    for number in range(4):
-        raw.request(
-            f"{api_prefix(domain)}.$KV.CONFIG.key" if domain != PLAIN else "$KV.CONFIG.key",
-            b"%d" % number,
-        )
-    subject = f"{api_prefix(domain)}.$KV.CONFIG.gone" if domain != PLAIN else "$KV.CONFIG.gone"
-    raw.request(subject, b"x")
-    raw.request(subject, b"", {"KV-Operation": "DEL"})
-    for number in range(3):
-        raw.publish("$O.ASSETS.C.nuid", bytes([number]) * 100_000)
-    raw.publish("$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"})
-    while raw.api_ok(f"{api_prefix(domain)}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
-        pass
-
-
 def declared(*names: str, domain: str, **config: Any) -> list[dict[str, Any]]:
     consumers = [
         {"name": "BUSY", "ack_policy": "explicit", "ack_wait": "1h"},
@@ -128,7 +111,22 @@ def test_restore_after_destroy_restores_everything(
         if memory:
             create_lively_stream(raw, "QUICK", HUB, storage="memory")
         space.apply(adopt=True)
-        stores(raw, HUB)
+        # Write a bucket with history and a deleted key, and an object in chunks.
+        for number in range(4):
+            raw.request(
+                f"{api_prefix(HUB)}.$KV.CONFIG.key" if HUB != PLAIN else "$KV.CONFIG.key",
+                b"%d" % number,
+            )
+        subject = f"{api_prefix(HUB)}.$KV.CONFIG.gone" if HUB != PLAIN else "$KV.CONFIG.gone"
+        raw.request(subject, b"x")
+        raw.request(subject, b"", {"KV-Operation": "DEL"})
+        for number in range(3):
+            raw.publish("$O.ASSETS.C.nuid", bytes([number]) * 100_000)
+        raw.publish(
+            "$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"}
+        )
+        while raw.api_ok(f"{api_prefix(HUB)}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
+            pass
         before = {name: capture_stream(raw, name, domain) for name, domain in saved_streams}
 
         saved = save(space, "**")
@@ -723,16 +721,13 @@ def test_a_killed_restore_is_completed_by_the_next_one(tmp_path: Path, server: S
     journal = next(iter(tmp_path.glob("state/*.json"))).with_name("test.json.journal")
     assert b"stream.restore" in journal.read_bytes()
     with raw_of(server) as raw:
-        server.wait_until(lambda: _restorable(space), "take the restore again", 40)
+        server.wait_until(
+            lambda: restore_backup(space)[1].exit_code == 0, "take the restore again", 40
+        )
         for name, was in before.items():
             assert capture_stream(raw, name, PLAIN) == was
     assert not space.apply(adopt=True)[1].exit_code
     assert not space.plan().has_changes
-
-
-def _restorable(space: Space) -> bool:
-    """Restore again; since 2.12 a server blocks an interrupted name for 5 s."""
-    return restore_backup(space)[1].exit_code == 0
 
 
 @pytest.mark.since_2_12
