@@ -116,6 +116,15 @@ def single_space(folder: Path, server: Server) -> Space:
     return new_space(folder, connections=connections, domains=domains, defaults={"domain": "main"})
 
 
+def shown_changes(plan: Plan, kind: str) -> dict[str, list[str]]:
+    """Return the actions of what a plan changes inside of streams or buckets, by name."""
+    return {
+        c.name.partition("/")[2]: list(c.change.actions)
+        for c in plan.resource_changes
+        if c.type == kind and c.change.actions != ["no-op"]
+    }
+
+
 def left_to_do(plan: Plan) -> list[str]:
     """Return the steps of a plan and its errors: a plan with an error has no steps."""
     errors = [f"{d.address}: {d.summary}" for d in plan.diagnostics if d.severity == "error"]

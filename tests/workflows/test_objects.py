@@ -23,7 +23,13 @@ from jsplan.workflows.revert import RevertOptions, plan_revert
 from tests.support.raw import NoResponders, Raw
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, left_to_do
+from tests.support.workspaces import (
+    RecordingObserver,
+    Space,
+    hub_leaf_space,
+    left_to_do,
+    shown_changes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -31,7 +37,6 @@ if TYPE_CHECKING:
 
     from nats.js.object_store import ObjectStore
 
-    from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
 
 pytestmark = pytest.mark.matrix
@@ -92,15 +97,6 @@ def store(objects: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {"bucket": "ASSETS", "domain": "hub", "objects": objects} | fields
 
 
-def shown_changes(plan: Plan) -> dict[str, Any]:
-    """The actions of the objects of a plan that are not no-ops."""
-    return {
-        c.name.partition("/")[2]: c.change.actions
-        for c in plan.resource_changes
-        if c.type == "object" and c.change.actions != ["no-op"]
-    }
-
-
 def chunks(raw: Raw) -> dict[str, int]:
     """The messages on each subject of chunks in the store."""
     query = {"subjects_filter": "$O.ASSETS.C.>"}
@@ -117,7 +113,7 @@ def test_an_upload_is_an_object_of_all_clients(
     space.write(object_stores=[store(FILE | {"docs/a b.txt": {"file": "note.txt"}})])
     plan, result = space.apply()
 
-    assert (result.exit_code, shown_changes(plan)) == (
+    assert (result.exit_code, shown_changes(plan, "object")) == (
         0,
         {"logo.png": ["create"], "docs/a b.txt": ["create"]},
     )
@@ -130,7 +126,7 @@ def test_an_upload_is_an_object_of_all_clients(
 
     (tmp_path / "logo.png").write_bytes(b"new")
     plan, result = space.apply()
-    assert (result.exit_code, shown_changes(plan)) == (0, {"logo.png": ["update"]})
+    assert (result.exit_code, shown_changes(plan, "object")) == (0, {"logo.png": ["update"]})
     assert client.get("logo.png") == b"new"
     assert sorted(chunks(raw).values()) == [1, 1]
 
@@ -153,7 +149,7 @@ def test_objects_of_nats_py_are_adopted_and_replaced(
     before = raw.api("$JS.hub.API.STREAM.INFO.OBJ_ASSETS")["state"]["last_seq"]
     plan, result = space.write(object_stores=[store(FILE)]).apply()
 
-    assert (result.exit_code, shown_changes(plan), plan.summary["import"]) == (0, {}, 2)
+    assert (result.exit_code, shown_changes(plan, "object"), plan.summary["import"]) == (0, {}, 2)
     assert raw.api("$JS.hub.API.STREAM.INFO.OBJ_ASSETS")["state"]["last_seq"] == before
     (tmp_path / "logo.png").write_bytes(b"new")
     assert space.apply()[1].exit_code == 0
@@ -164,9 +160,9 @@ def test_objects_of_nats_py_are_adopted_and_replaced(
     client.put("logo.png", b"by an application")
     found = drift(space.load, DriftOptions(), RecordingObserver())
     assert [c.address for c in found.resource_drift] == ["hub/object/ASSETS/logo.png"]
-    assert shown_changes(space.plan()) == {"logo.png": ["update"]}
+    assert shown_changes(space.plan(), "object") == {"logo.png": ["update"]}
     client.run(lambda found: found.delete("logo.png"))
-    assert shown_changes(space.plan()) == {"logo.png": ["create"]}
+    assert shown_changes(space.plan(), "object") == {"logo.png": ["create"]}
     assert space.apply()[1].exit_code == 0
     assert client.get("logo.png") == b"new"
 
@@ -211,7 +207,7 @@ def test_a_folder_is_uploaded_and_its_prefix_pruned(
     client.put("www/old.html", b"old")
     client.put("other", b"x")
 
-    assert shown_changes(space.plan()) == {"www/old.html": ["delete"]}
+    assert shown_changes(space.plan(), "object") == {"www/old.html": ["delete"]}
     assert space.apply(allow_hazards=("DELETES_MESSAGES",))[1].exit_code == 0
     assert client.get("www/css/a.css") == b"p{}"
     assert (client.get("www/old.html"), client.get("other")) == (None, b"x")
@@ -255,7 +251,7 @@ def test_a_client_that_uploads_meanwhile_wins(
     assert client.get("a") == b"theirs"
     assert list(chunks(raw).values()) == [1]
     assert read_state(space.folder).pending == {}
-    assert shown_changes(space.plan()) == {"a": ["update"]}
+    assert shown_changes(space.plan(), "object") == {"a": ["update"]}
 
 
 @pytest.mark.since_2_12
@@ -343,7 +339,7 @@ def test_a_revert_deletes_new_objects_only(
     space.write(object_stores=[store({"a": {"file": "note.txt"}} | FILE)]).apply()
     plan = plan_revert(space.load, RevertOptions(number=2), RecordingObserver())
 
-    assert shown_changes(plan) == {"logo.png": ["delete"]}
+    assert shown_changes(plan, "object") == {"logo.png": ["delete"]}
     assert [d.address for d in plan.diagnostics if "only the digest" in d.summary] == [
         "hub/object/ASSETS/a"
     ]
