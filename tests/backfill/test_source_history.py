@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
 from jsplan.errors import JsplanError
 from jsplan.units import format_instant, parse_instant
 from jsplan.workflows.history import history
 from jsplan.workflows.revert import RevertOptions, revert
-from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows, without_spark
 from tests.support.process import PROGRAM
+from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space, approve
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def test_the_plan_has_a_note_and_no_step(pair: Pair, capsys: pytest.CaptureFixtu
     assert main(["-C", str(folder), "plan", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    Draft202012Validator(schemas()["plan-v1.json"]).validate(document)
+    validator("plan").validate(document)
     assert [step["op"] for step in document["steps"]] == ["stream.create"]
     (note,) = document["diagnostics"]
     assert note == {

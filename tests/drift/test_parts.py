@@ -7,7 +7,6 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import jsonschema
 import orjson
 import pytest
 from msgspec.structs import replace
@@ -30,8 +29,8 @@ from jsplan.drift.service.options import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
 from jsplan.units import SECOND
-from jsplan.workflows.schemas import schemas
 from tests.render import samples
+from tests.support.schemas import validator
 
 AUDIT = "$JS.EVENT.ADVISORY.API"
 CLIENT = {"user": "acc", "name": "nats CLI", "host": "10.0.0.1", "acc": "ACC", "kind": "Client"}
@@ -250,7 +249,7 @@ def test_unmanaged_resources_are_opened_by_one_event() -> None:
     assert "hub/stream/S09; and 2 more [" in group.text
     assert group_unmanaged(over) == over
     assert [event.alert for event in over] == [group.alerts[-1]]
-    jsonschema.Draft202012Validator(schemas()["notification-v1.json"]).validate(as_read(group))
+    validator("notification").validate(as_read(group))
 
 
 def test_events_that_are_not_grouped() -> None:
@@ -311,7 +310,7 @@ def test_notices_fit_their_schema() -> None:
     )
     notifications += register.update([], covers_everything, "2026-01-31T12:00:01Z")
     for notice in notifications:
-        jsonschema.Draft202012Validator(schemas()["notification-v1.json"]).validate(as_read(notice))
+        validator("notification").validate(as_read(notice))
 
     assert notifications[0].text.startswith(
         "shop: destructive: hub/stream/ORDERS was changed: max_age: "

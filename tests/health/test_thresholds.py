@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from jsplan.address import Address
@@ -18,9 +17,9 @@ from jsplan.health.thresholds import PREFIX, ROWS, known_keys, parse_value
 from jsplan.options import DriftOptions
 from jsplan.units import SECOND, parse_instant
 from jsplan.workflows.drift import drift
-from jsplan.workflows.schemas import schemas
 from jsplan.workflows.status import status
 from tests.support.raw import Raw
+from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space, single_space
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ def test_status_marks_what_is_exceeded(
     found = status(space.load, RecordingObserver())
     document = found.to_json()
 
-    jsonschema.Draft202012Validator(schemas()["status-v1.json"]).validate(document)
+    validator("status").validate(document)
     assert wanted() == {
         (item["address"], breach["key"], breach["level"], breach["cause"])
         for item in (*document["streams"], *document["consumers"])
@@ -168,7 +167,7 @@ def test_drift_is_unhealthy(
     found = drift(space.load, DriftOptions(), RecordingObserver())
 
     document = found.to_json()
-    jsonschema.Draft202012Validator(schemas()["drift-v1.json"]).validate(document)
+    validator("drift").validate(document)
     assert wanted() == {
         (breach["address"], breach["key"], breach["level"], breach["cause"])
         for breach in document["thresholds"]

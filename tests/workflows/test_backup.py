@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from jsplan.address import Address
@@ -18,7 +17,6 @@ from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
-from jsplan.workflows.schemas import schemas
 from tests.conftest import PROGRAM
 from tests.support import api_audit
 from tests.support.backup_streams import capture_stream, create_lively_stream
@@ -27,6 +25,7 @@ from tests.support.explained_steps import require_explained
 from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw, api_prefix
 from tests.support.relay import Clogged, Failing
+from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
@@ -822,9 +821,7 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
         assert "+ main/stream/S  56 messages" in ended.out
         assert "[1/1] done: main/stream/S" in ended.err
         document = json.loads(jsplan(tmp_path, "backup", "main/**", "bk", "--json").out)
-        jsonschema.Draft202012Validator(schemas()["backup-v1.json"]).validate(
-            json.loads((tmp_path / "bk" / MANIFEST).read_bytes())
-        )
+        validator("backup").validate(json.loads((tmp_path / "bk" / MANIFEST).read_bytes()))
         assert (document["kind"], document["kept"], document["exit_code"]) == (
             "backup",
             ["main/stream/S"],
