@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,65 +22,16 @@ from jsplan.workflows.status import status
 from tests.support.raw import Raw
 from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space, single_space
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.sandbox import Server
 
 NOW = parse_instant("2026-01-01T12:00:00Z")
 #: Thresholds by resource, and what is expected of them with the content of `space`.
-EXPECTED: dict[str, dict[str, tuple[str, str | None, str]]] = {
-    "main/stream/FEW": {
-        "msgs-warn": ("10", "warning", "5 messages (msgs-warn: 10)"),
-        "msgs-critical": ("2", None, ""),
-        "min-sources": ("2", "critical", "0 sources (min-sources: 2)"),
-        "max-sources": ("2", None, ""),
-    },
-    "main/stream/MANY": {
-        "subjects-warn": ("2", None, ""),  # the critical one is exceeded, too
-        "subjects-critical": ("3", "critical", "3 subjects (subjects-critical: 3)"),
-        "peer-expect": ("3", "critical", "it is not replicated (peer-expect: 3)"),
-        "msgs-critical": ("100", "critical", "3 messages (msgs-critical: 100)"),
-    },
-    "main/stream/FINE": {
-        "enabled": ("true", None, ""),
-        "subjects-warn": ("9", None, ""),
-        "subjects-critical": ("10", None, ""),
-        "msgs-warn": ("0", None, ""),
-    },
-    "main/stream/OFF": {
-        "enabled": ("false", None, ""),
-        "msgs-critical": ("10", None, ""),
-    },
-    "main/stream/WRONG": {
-        "lag-critical": ("many", "critical", "lag-critical: many is not a whole number"),
-    },
-    "main/kv/BUCKET": {
-        "msgs-critical": ("1", "critical", "0 messages (msgs-critical: 1)"),
-    },
-    "main/consumer/FEW/LATE": {
-        "outstanding-ack-critical": (
-            "1",
-            "critical",
-            "2 unacknowledged messages (outstanding-ack-critical: 1)",
-        ),
-        "unprocessed-critical": ("3", "critical", "3 pending messages (unprocessed-critical: 3)"),
-        "waiting-critical": ("1", None, ""),
-        "redelivery-critical": ("1", None, ""),
-        "last-delivery-critical": ("1d", None, ""),
-        "last-ack-critical": (
-            "1d",
-            "critical",
-            "no acknowledgement yet (last-ack-critical: 1d)",
-        ),
-        "pinned": (
-            "true",
-            "critical",
-            "priority_policy is not pinned_client (pinned: true)",
-        ),
-    },
-}  # fmt: skip
+EXPECTED: dict[str, dict[str, tuple[str, str | None, str]]] = read_yaml(
+    Path(__file__).with_name("thresholds.yaml").read_text("utf-8")
+)
 
 
 def metadata(address: str) -> dict[str, str]:
