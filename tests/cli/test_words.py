@@ -11,6 +11,7 @@ import pytest
 
 from jsplan import __version__
 from jsplan.cli.main import COMMANDS, main, root
+from tests.support.process import run_here
 
 ROOT = Path(__file__).parents[2]
 
@@ -228,11 +229,16 @@ def test_a_module_run_returns_the_exit_code() -> None:
         ({"FORCE_COLOR": "0"}, False),
     ],
 )
-def test_color_variables(env: dict[str, str], colored: bool) -> None:
+def test_color_variables(
+    env: dict[str, str], colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FORCE_COLOR colours without a terminal, NO_COLOR wins over it, and 0 counts as unset."""
-    assert ("\x1b[" in _run("-m", "jsplan", "pln", **env).stderr) is colored
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert ("\x1b[" in run_here("pln").err) is colored
 
 
-def test_no_color_option() -> None:
+def test_no_color_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """--no-color wins over the environment, before and after the command."""
-    assert "\x1b[" not in _run("-m", "jsplan", "--no-color", "graph", FORCE_COLOR="1").stderr
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" not in run_here("--no-color", "graph").err
