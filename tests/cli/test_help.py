@@ -141,24 +141,6 @@ def test_the_help_of_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: jsplan state mv" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["help", "pln"], 'There is no command "jsplan pln". Did you mean "plan"?'),
-        (["help", "plan", "x"], "jsplan plan has no commands of its own"),
-        (["plan", "--out"], "See: jsplan plan --help"),
-        (["state", "mv", "--lock-timeout"], "See: jsplan state mv --help"),
-        (["state", "--format"], "See: jsplan state --help"),
-    ],
-)
-def test_wrong_usage_names_its_command(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Wrong usage points to the help of the command that was typed."""
-    assert main(words) == 64
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("words", [["up", "single"], ["fleet", "1"]])
 def test_the_sandbox_says_that_it_stopped(words: list[str]) -> None:
     """Ctrl-C ends the servers of the sandbox, and the last line says so."""
