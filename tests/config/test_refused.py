@@ -25,7 +25,8 @@ def test_what_is_refused(name: str, workspace: Loader) -> None:
     wrong = []
     for written, code, words, *place in group["rows"]:
         text = group["text"].replace("<>", written)
-        found = workspace.findings(text, head=group.get("head", HEAD + HUB))
+        head, files = group.get("head", HEAD + HUB), group.get("files")
+        found = workspace.findings(text, head=head, files=files)
         first, said = found[0], " ".join(f"{d.summary} {d.detail}" for d in found)
         if (
             first.code != code

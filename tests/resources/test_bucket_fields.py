@@ -9,7 +9,6 @@ import pytest
 from jsplan.address import Address
 from jsplan.resources import KV, OBJECT_STORE, STREAM
 from jsplan.resources.buckets import client_defaults, lift, lift_change, lower, with_aliases
-from tests.config.conftest import Loader, workspace  # noqa: F401 - a fixture
 
 CONFIG, ASSETS = Address("hub", "kv", "CONFIG"), Address("hub", "object_store", "ASSETS")
 DAY = 86400 * 10**9
@@ -155,30 +154,3 @@ def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
     assert (
         with_aliases("kv", "max_age is longer than max_age_of") == "ttl is longer than max_age_of"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "words"),
-    [
-        ("kv: [{bucket: A, ttl: 50ms}]", "JS153", "ttl is 50ms"),
-        ("kv: [{bucket: A, limit_marker_ttl: 1ms}]", "JS164", "limit_marker_ttl"),
-        ("kv: [{bucket: A, mirror: {name: B}, sources: [{name: C}]}]", "JS150", "sources"),
-        ("kv: [{bucket: A, mirror: {name: B}, limit_marker_ttl: 1m}]", "JS150", "limit_marker_ttl"),
-        ("kv: [{bucket: A, max_msgs_per_subject: 3}]", "JS105", '"history"'),
-        ("kv: [{bucket: A, max_msg_size: 3}]", "JS105", '"max_value_size"'),
-        ("kv: [{bucket: A, lifecycle: {ignore_changes: [max_age]}}]", "JS140", "max_age"),
-        ("streams: [{name: KV_A}]", "JS132", "bucket: A"),
-        ("streams: [{name: OBJ_A}]", "JS132", "object_stores"),
-    ],
-)
-def test_errors_are_in_the_words_of_the_bucket(
-    text: str,
-    code: str,
-    words: str,
-    workspace: Loader,  # noqa: F811
-) -> None:
-    """An error of a bucket's stream is reported in the words of the bucket."""
-    found = workspace.single_finding(text + "\n")
-
-    assert found.code == code
-    assert words in found.summary + found.detail
