@@ -122,9 +122,9 @@ def test_other_kinds_are_not_touched() -> None:
 AUTOMATIC = [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]
 
 
-@pytest.mark.parametrize(
-    ("path", "before", "after", "expected"),
-    [
+def test_changes_are_shown_in_words() -> None:
+    """A change has the bucket's word in its path, and the values of the files."""
+    for path, before, after, expected in [
         ("max_msgs_per_subject", 1, 5, ("history", 1, 5)),
         ("max_age", 0, DAY, ("ttl", 0, DAY)),
         ("subject_delete_marker_ttl", 0, 1, ("limit_marker_ttl", 0, 1)),
@@ -135,18 +135,20 @@ AUTOMATIC = [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]
         ("mirror", None, {"name": "KV_A"}, ("mirror", None, {"name": "A"})),
         ('sources["KV_A"].opt_start_seq', 1, 2, ('sources["A"].opt_start_seq', 1, 2)),
         (
-            'sources["KV_A#$KV.A.>>$KV.CONFIG.>"]', None, {"name": "KV_A", "subject_transforms": AUTOMATIC},
+            'sources["KV_A#$KV.A.>>$KV.CONFIG.>"]',
+            None,
+            {"name": "KV_A", "subject_transforms": AUTOMATIC},
             ('sources["A"]', None, {"name": "A"}),
         ),
         ('sources["KV_A@$JS.b.API#$KV.A.>"].x', 1, 2, ('sources["A@$JS.b.API"].x', 1, 2)),
-        ("sources", None, [{"name": "KV_A", "subject_transforms": AUTOMATIC}], ("sources", None, [{"name": "A"}])),
-    ],
-)  # fmt: skip
-def test_changes_are_shown_in_words(
-    path: str, before: Any, after: Any, expected: tuple[str, Any, Any]
-) -> None:
-    """A change has the bucket's word in its path, and the values of the files."""
-    assert lift_change("kv", "CONFIG", path, before, after) == expected
+        (
+            "sources",
+            None,
+            [{"name": "KV_A", "subject_transforms": AUTOMATIC}],
+            ("sources", None, [{"name": "A"}]),
+        ),
+    ]:
+        assert lift_change("kv", "CONFIG", path, before, after) == expected, path
 
 
 def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
