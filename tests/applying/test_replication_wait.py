@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from jsplan.applying import replication_wait
 from jsplan.documents.step_kinds import VERIFY_OP
 from jsplan.planning.replication import checks
+from tests.applying.downstream_helpers import origin_config
 from tests.support.raw import Raw, delete_all_streams, encode
 from tests.support.state import read_state
 from tests.support.workspaces import Space, hub_leaf_space, left_to_do, single_space
@@ -32,15 +33,6 @@ PERMITTED = (
 )
 #: A server checks its downstream streams every ten seconds; some attempts take thirty.
 PATIENT = 150
-
-
-def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
-    """Build the stream that is replaced, before or after the replacement."""
-    return (
-        {"name": "O", "subjects": ["o.>"], "lifecycle": {"on_replace": mode}}
-        | ({"storage": "memory"} if replaced else {})
-        | more
-    )
 
 
 def publish(raw: Raw, count: int) -> None:
