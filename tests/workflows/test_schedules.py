@@ -220,7 +220,8 @@ def test_a_revert_puts_schedules_back(space: Space, raw: Raw) -> None:
     assert space.write(streams=[stream({"when.a": entry})]).plan().steps == []
 
 
-def test_a_kill_at_every_moment(space: Space, raw: Raw) -> None:
+@pytest.mark.parametrize("first_moment", [1, 2])
+def test_a_kill_at_every_second_moment(space: Space, raw: Raw, first_moment: int) -> None:
     """After a kill the next apply completes the work."""
     options: dict[str, Any] = {"allow_hazards": ("DELETES_MESSAGES",), "parallelism": 1}
     entry = {"at": "2090-01-01T00:00:00Z", "target": "jobs.a"}
@@ -232,7 +233,7 @@ def test_a_kill_at_every_moment(space: Space, raw: Raw) -> None:
     space.apply()
     with kill_after() as whole:
         space.write(streams=[then]).apply(**options)
-    for moment in range(1, whole.done):
+    for moment in range(first_moment, whole.done, 2):
         space.write(streams=[first]).apply(**options)
         space.write(streams=[then])
         with kill_after(moment), suppress(SimulatedKill):
