@@ -95,34 +95,22 @@ class Chaos:
     def change_outside(self) -> None:
         """Change a stream outside jsplan, or change it back."""
         name = self.random.choice(FOREIGN)
-        domain = "hub" if name in FOREIGN[:2] else "leaf"
-        self._ask(domain, lambda raw: self._change(raw, name))
-
-    def _change(self, raw: Raw, name: str) -> None:
-        config = raw.config(name)
-        raw.api_ok(
-            f"$JS.API.STREAM.UPDATE.{name}",
-            config | {"max_age": self.random.choice([0, 10**12, 2 * 10**12])},
-        )
+        with self._connect("hub" if name in FOREIGN[:2] else "leaf") as raw:
+            raw.update(name, max_age=self.random.choice([0, 10**12, 2 * 10**12]))
 
     def change_unmanaged(self) -> None:
         """Create an unmanaged stream, or delete it."""
-        self._ask(
-            "hub",
-            lambda raw: (
+        with self._connect("hub") as raw:
+            if self.random.random() < 0.4:
                 raw.api("$JS.API.STREAM.DELETE.STRANGE")
-                if self.random.random() < 0.4
-                else raw.api(
-                    "$JS.API.STREAM.CREATE.STRANGE", {"name": "STRANGE", "subjects": ["strange"]}
-                )
-            ),
-        )
+            else:
+                config = {"name": "STRANGE", "subjects": ["strange"]}
+                raw.api("$JS.API.STREAM.CREATE.STRANGE", config)
 
-    def _ask(self, domain: str, do: Any) -> None:
+    def _connect(self, domain: str) -> Raw:
         self.resume_leaf()
         server = self.watched.sandbox[domain]
-        with Raw(server.url, server.user, server.password) as raw:
-            do(raw)
+        return Raw(server.url, server.user, server.password)
 
     def apply(self) -> None:
         """Change the own streams with an apply."""
