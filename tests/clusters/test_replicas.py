@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
-from tests.clusters.scene import PASSWORD, make_space, start_cluster
-from tests.support.raw import NoResponders, Raw
+from tests.clusters.scene import PASSWORD, make_space, publish_acknowledged, start_cluster
+from tests.support.raw import Raw
 from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver
 
@@ -33,15 +32,6 @@ def check(space: Space) -> Drift:
     return drift(space.load, DriftOptions(replication=False), RecordingObserver())
 
 
-def fill(server: Server) -> None:
-    """Publish messages until the stream has them all."""
-    with Raw(server.url, "A", PASSWORD, timeout=10) as raw:
-        stored = 0
-        while stored < MESSAGES:
-            with contextlib.suppress(NoResponders):  # a new leader is not known everywhere at once
-                stored += b'"seq"' in raw.request("s.a", b"x" * 4_000)[1]
-
-
 def find_follower(cluster: Sandbox, server: Server) -> Server:
     """Return a server that does not lead the stream."""
     with Raw(server.url, "A", PASSWORD) as raw:
@@ -60,7 +50,7 @@ def test_a_damaged_replica(how: str, tmp_path: Path) -> None:
         connections = space.base["connections"] | {"system": system}
         kept = {"connections": connections, "domains": {"main": main}}
         space.write(**kept, streams=[stream]).apply()
-        fill(cluster["c-1"])
+        publish_acknowledged(cluster["c-1"], MESSAGES, 4_000)
         assert check(space).exit_code == 0
 
         server = find_follower(cluster, cluster["c-1"])
