@@ -785,34 +785,3 @@ def test_too_many_files_are_not_read(
             load(space.load)
         assert {d.code for d in caught.value.diagnostics} == {"JS148"}
         monkeypatch.undo()
-
-
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"entries": {"a b": "x"}}, "JS131"),
-        ({"entries": {"a.": "x"}}, "JS131"),
-        ({"entries": {"a.*": "x"}}, "JS131"),
-        ({"entries": {"a": None}}, "JS104"),
-        ({"entries": {"a": {"file": "missing"}}}, "JS100"),
-        ({"entries": {"a": {"value": 1, "file": "x"}}}, "JS138"),
-        ({"entries": {"a": {"value": 1, "valve": 2}}}, "JS105"),
-        ({"entries": {"a": "x" * 100}, "max_value_size": 120}, "JS138"),
-        ({"entries": {"a": "x"}, "mirror": {"name": "B"}}, "JS138"),
-        ({"entries_from": {"dir": "nowhere"}}, "JS100"),
-        ({"entries_from": {"prefix": "a."}}, "JS106"),
-        ({"entries_from": {"dir": ".", "prefix": "app"}}, "JS131"),
-        ({"entries": {"a": "${env}"}}, "JS113"),
-        ({"entries": {"a": {"value": 1, "ttl": "1h"}}}, "JS138"),
-        ({"entries": {"a": {"value": 1, "ttl": "1500ms"}}, "limit_marker_ttl": "1h"}, "JS138"),
-        ({"entries": {"a": {"value": 1, "ttl": "1ms"}}, "limit_marker_ttl": "1h"}, "JS130"),
-    ],
-)
-def test_validate_finds_what_no_bucket_takes(
-    space: Space, fields: dict[str, Any], code: str
-) -> None:
-    """Keys, values and sizes are checked without a server."""
-    space.write(kv=[{"bucket": "CONFIG", "domain": "hub"} | fields])
-    with pytest.raises(ConfigError) as caught:
-        load(space.load)
-    assert code in {d.code for d in caught.value.diagnostics}

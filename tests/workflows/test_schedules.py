@@ -245,9 +245,9 @@ def test_a_kill_at_every_second_moment(space: Space, raw: Raw, first_moment: int
     assert [message and message[1] for message in found] == ["new", None, ""]
 
 
-@pytest.mark.parametrize(
-    ("entry", "fields", "code"),
-    [
+def test_validate_finds_what_no_stream_takes(space: Space) -> None:
+    """Settings that exclude each other are found without a server."""
+    rows: list[tuple[Any, dict[str, Any], str]] = [
         ({"target": "jobs.a"}, {}, "JS138"),
         ({"every": "1h", "cron": "@daily", "target": "jobs.a"}, {}, "JS138"),
         ({"every": "1h"}, {}, "JS138"),
@@ -265,16 +265,12 @@ def test_a_kill_at_every_second_moment(space: Space, raw: Raw, first_moment: int
         ({"every": "1h", "target": "jobs.a", "valve": 1}, {}, "JS105"),
         ({"every": "1h", "target": "jobs.a"}, {"domain": ["hub", "leaf"]}, "JS139"),
         ("@daily", {}, "JS104"),
-    ],
-)
-def test_validate_finds_what_no_stream_takes(
-    space: Space, entry: Any, fields: dict[str, Any], code: str
-) -> None:
-    """Settings that exclude each other are found without a server."""
-    space.write(streams=[stream({"when.a": entry}, **fields)])
-    with pytest.raises(ConfigError) as caught:
-        load(space.load)
-    assert code in {d.code for d in caught.value.diagnostics}
+    ]
+    for entry, fields, code in rows:
+        space.write(streams=[stream({"when.a": entry}, **fields)])
+        with pytest.raises(ConfigError) as caught:
+            load(space.load)
+        assert code in {d.code for d in caught.value.diagnostics}, (entry, fields)
 
 
 def test_validate_for_an_older_server(space: Space) -> None:
