@@ -66,12 +66,6 @@ def publish(server: Server, count: int, begin: int = 0) -> None:
             raw.request(f"a.{number % 5}", b"%d" % number, headers)
 
 
-def wait_for(hub: Server, last: int) -> None:
-    """Wait until the mirror has this sequence."""
-    with Raw(hub.url, hub.user, hub.password) as raw:
-        hub.wait_until(lambda: raw.state("M", "leaf")["last_seq"] >= last, f"copy {last} messages")
-
-
 @pytest.fixture(params=["pages", "rows"])
 def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways to read by sequence."""
@@ -132,7 +126,8 @@ def lose_messages(servers: Sandbox, folder: Path) -> Space:
     servers.wait_ready()
     space.write(streams=[A, M]).apply()  # a mirror that loses its origin is slow to find it again
     publish(hub, 50, 100)
-    wait_for(hub, 150)
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.wait_for("M", 150, "leaf")
     put_store_back(hub)
     servers.wait_ready()
     return space
@@ -261,8 +256,8 @@ def test_an_entry_of_some_of_the_lost_messages(clean_hub_leaf: Sandbox, tmp_path
     space.apply()
     hub = clean_hub_leaf["hub"]
     publish(hub, 60)
-    wait_for(hub, 60)
     with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.wait_for("M", 60, "leaf")
         for seq in range(1, 50, 2):
             raw.api_ok("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": seq})
 
@@ -334,8 +329,8 @@ def test_an_origin_with_a_source_that_went_back(make_hub_leaf: MakeHubLeaf, tmp_
         raw.request("s.own", b"own")
     space.write(streams=[A, S]).apply()
     publish(hub, 5, 10)
-    while compare(space, ENDS[0], "leaf/stream/S").copy.last_seq < 16:
-        pass
+    with Raw(hub.url, hub.user, hub.password) as raw:
+        raw.wait_for("S", 16, "leaf")
     put_store_back(hub)
     servers.wait_ready()
 
@@ -366,7 +361,9 @@ def test_limits_explain_a_difference(
         space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=streams)
         space.apply()
         publish(clean_hub_leaf["hub"], 20)
-        wait_for(clean_hub_leaf["hub"], 20)
+        hub = clean_hub_leaf["hub"]
+        with Raw(hub.url, hub.user, hub.password) as raw:
+            raw.wait_for("M", 20, "leaf")
         space.write(streams=[A | origin, M]).apply(allow_hazards=("DELETES_MESSAGES",))
         # Up to 2.12 a server deletes at the next message of a subject.
         publish(clean_hub_leaf["hub"], 5, 20)
