@@ -155,7 +155,7 @@ def test_a_mirror_that_is_ahead_of_its_origin(
     space.write(streams=[origin_config("recreate", replaced=False), mirror]).apply()
     with Raw(server.url) as raw:
         publish(raw, 20)
-        server.wait_until(lambda: raw.count("M") == 20, "copy", 60.0)
+        raw.wait_for("M", 20)
         again = space.write(streams=[origin_config("recreate", replaced=True, first_seq=1), mirror])
         plan, result = again.apply(allow_hazards=PERMITTED)
 
@@ -188,7 +188,7 @@ def test_a_downstream_stream_that_does_not_follow_yet(
     with Raw(server.url) as raw:
         raw.create("M", mirror={"name": "O"})
         publish(raw, 20)
-        server.wait_until(lambda: raw.count("M") == 20, "copy", 60.0)
+        raw.wait_for("M", 20)
         with monkeypatch.context() as patch:
             patch.setattr(replication_wait, "REPLICATION_TIMEOUT", 0.0)
             plan, result = space.write(streams=[origin_config("recreate", replaced=True)]).apply(

@@ -91,9 +91,7 @@ class FilledServer:
 
     def wait_complete(self, stream: str, messages: int = MESSAGES) -> None:
         """Wait until a stream has all its messages."""
-        self.server.wait_until(
-            lambda: self.raw.state(stream)["messages"] == messages, f"{stream} to be complete", 60
-        )
+        self.raw.wait_for(stream, messages)
 
     def wait_last(self, stream: str, seq: int) -> None:
         """Wait until `seq` messages were stored, even if some were deleted since."""

@@ -78,9 +78,7 @@ async def test_sizes_are_what_the_store_counts(
             filled_server.raw.publish_raw(f"{stream}.größe.{size}", block, b"x" * size)
     filled_server.raw.flush()
     count = len(BLOCKS) * 6
-    filled_server.server.wait_until(
-        lambda: filled_server.raw.state(stream)["messages"] == count, "all messages", 10
-    )
+    filled_server.raw.wait_for(stream, count)
 
     for batches in readers(filled_server):
         messages = [

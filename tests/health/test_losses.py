@@ -163,10 +163,7 @@ def test_what_clients_delete_is_no_loss(server: Server, tmp_path: Path) -> None:
             for _ in range(3):
                 for subject in ("k.a", "o.b", "o.a"):
                     raw.request(subject, b"x")
-            server.wait_until(
-                lambda: raw.state("M")["messages"] == total,
-                f"have {total} messages in the mirror",
-            )
+            raw.wait_for("M", total)
 
         publish(3)
         assert attention(space) == []

@@ -502,7 +502,7 @@ def test_sources_of_a_restored_origin(
         raw.create("ALL", "leaf", sources=[{"name": "ORIGIN", "external": {"api": "$JS.hub.API"}}])
         for number in range(20):
             raw.request("origin", b"%d" % number)
-        hub.wait_until(lambda: raw.count("ALL", LEAF) == 20, "copy everything", 60)
+        raw.wait_for("ALL", 20, LEAF)
         save(space, "**")
         raw.api_ok("$JS.leaf.API.STREAM.DELETE.ALL")
         raw.api_ok("$JS.hub.API.STREAM.DELETE.ORIGIN")
@@ -523,7 +523,7 @@ def test_sources_of_a_restored_origin(
         for number in range(10):
             raw.request("origin", b"%d" % number)
         expected = 30 if server_version < (2, 15) else 50
-        hub.wait_until(lambda: raw.count("ALL", LEAF) == expected, f"copy up to {expected}", 60)
+        raw.wait_for("ALL", expected, LEAF)
 
 
 def positions(consumer: Any, *, old: bool) -> Any:
