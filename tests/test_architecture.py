@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import ast
+import gc
 import itertools
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import grimp
 import pytest
 
+from jsplan.config.workspace_schema import all_sections
 from tests.conftest import read_sampled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.usefixtures("syntax_trees")
 ROOT = Path(__file__).parent.parent
@@ -24,8 +30,19 @@ ALLOWED = {
     "nats": ("jetstream", "sandbox", "backfill/spark"),
     "pyspark": ("backfill/spark",),
 }
+#: Modules with codes of their own: the table, and the sandbox, which imports nothing of jsplan.
+OWN_CODES = ("jsplan/resources/error_codes.py", "jsplan/sandbox/sandbox.py")
+ERROR_CODES = range(10_001, 10_300)
 LONGEST_FUNCTION = 60
 LONGEST_FILE = 600
+
+
+@pytest.fixture(autouse=True, scope="module")
+def no_collection() -> Iterator[None]:
+    """Collect no garbage: millions of nodes are none."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 @cache
@@ -33,14 +50,20 @@ def tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree(path)))
+
+
 def package_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@cache
 def imported(path: Path) -> set[str]:
     """Return the top names of everything that the file imports, wherever in it."""
     found = set()
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -50,9 +73,7 @@ def imported(path: Path) -> set[str]:
 
 def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [
-        node
-        for node in ast.walk(tree(path))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        node for node in nodes(path) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
 
@@ -82,7 +103,7 @@ def test_only_workflows_start_an_event_loop() -> None:
     calls = [
         package_of(path)
         for path in PACKAGE
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute)
         and node.attr in {"run", "Runner"}
         and ast.unparse(node.value) == "asyncio"
@@ -114,7 +135,7 @@ def test_only_one_replace_has_a_short_name() -> None:
     assert [] == [
         package_of(path)
         for path in PACKAGE
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.ImportFrom)
         and node.module == "dataclasses"
         and "replace" in {alias.name for alias in node.names}
@@ -160,7 +181,7 @@ def test_no_test_is_passed_over() -> None:
     used = [
         f"{package_of(path)}:{node.lineno} {node.attr}"
         for path in TESTS
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Attribute) and node.attr in words
     ]
 
@@ -177,6 +198,58 @@ def test_what_make_test_leaves_out_exists() -> None:
         if not path.exists() or f"def {function}(" not in path.read_text(encoding="utf-8"):
             lost.append(name)
     assert lost == []
+
+
+def test_error_codes_have_names() -> None:
+    """No other module compares with a code by its number, or gives it a name."""
+    found = []
+    for path in PACKAGE:
+        top = tree(path).body
+        for node in () if package_of(path) in OWN_CODES else nodes(path):
+            inside: list[ast.expr] = []
+            if isinstance(node, ast.Compare):
+                inside = node.comparators
+            elif isinstance(node, ast.Assign | ast.AnnAssign) and node in top and node.value:
+                inside = [node.value]
+            values = [e for one in inside for e in getattr(one, "elts", [one])]
+            if any(isinstance(e, ast.Constant) and e.value in ERROR_CODES for e in values):
+                found.append(f"{path}: {ast.unparse(node)}")
+    assert found == []
+
+
+def test_levels_have_names() -> None:
+    """No other module compares a level with a number or defines a level of its own."""
+    found = []
+    for path in PACKAGE:
+        for node in nodes(path):
+            if isinstance(node, ast.Compare):
+                sides = [node.left, *node.comparators]
+                bare = any(isinstance(s, ast.Constant) and type(s.value) is int for s in sides)
+                wrong = bare and any("level" in ast.unparse(s).lower() for s in sides)
+            else:
+                wrong = isinstance(node, ast.Name | ast.Attribute) and (
+                    isinstance(node.ctx, ast.Store) and ast.unparse(node).endswith("_LEVEL")
+                )
+            if wrong and path.name != "server_features.py":
+                found.append(f"{path}: {ast.unparse(node)}")
+    assert found == []
+
+
+def test_every_key_is_used() -> None:
+    """A key whose value is read and dropped would change nothing, without a word."""
+    used = set()
+    for path in PACKAGE:
+        if path.parent.name != "tables":
+            for node in nodes(path):
+                names = (getattr(node, field, None) for field in ("value", "attr", "arg", "id"))
+                used |= {name for name in names if isinstance(name, str)}
+
+    assert [] == [
+        f"{section.id}: {key.name}"
+        for section in all_sections().values()
+        for key in section.keys
+        if key.name not in used
+    ]
 
 
 def test_nothing_is_left_to_do() -> None:

@@ -19,53 +19,7 @@ if TYPE_CHECKING:
     from jsplan.rehearsal.access_sites import ProofUser
 
 PASSWORD = "s3cr3t"
-BASE: dict[str, Any] = {
-    "jsplan": 1,
-    "workspace": "shop",
-    "connections": {"hub": {"url": "nats://127.0.0.1:1", "account": "SHOP"}},
-    "domains": {"hub": {"connection": "hub"}, "leaf": {"connection": "hub"}},
-    "streams": [
-        {
-            "name": "ORDERS",
-            "domain": "hub",
-            "subjects": ["orders.>"],
-            "duplicate_window": "2m",
-            "consumers": [
-                {"name": "PULL", "ack_policy": "explicit", "filter_subject": "orders.eu.>"},
-                {"name": "SILENT", "ack_policy": "none"},
-                {
-                    "name": "PUSH",
-                    "ack_policy": "explicit",
-                    "deliver_subject": "deliver.push",
-                    "deliver_group": "workers",
-                    "flow_control": True,
-                    "idle_heartbeat": "5s",
-                },
-                {
-                    "name": "ALONE",
-                    "ack_policy": "explicit",
-                    "deliver_subject": "deliver.alone",
-                    "flow_control": True,
-                    "idle_heartbeat": "5s",
-                },
-            ],
-        },
-        {"name": "COPY", "domain": "hub", "mirror": {"name": "ORDERS"}},
-        {
-            "name": "JOBS",
-            "domain": "leaf",
-            "subjects": ["jobs.>"],
-            "retention": "workqueue",
-            "consumers": [{"name": "WORKER", "ack_policy": "explicit"}],
-        },
-    ],
-    "kv": [
-        {"bucket": "CONFIG", "domain": "hub"},
-        {"bucket": "OLD", "domain": "hub", "allow_direct": False},
-        {"bucket": "LOCAL", "domain": "leaf"},
-    ],
-    "object_stores": [{"bucket": "FILES", "domain": "hub"}],
-}
+BASE: dict[str, Any] = read_yaml(Path(__file__).with_name("base.yaml").read_text("utf-8"))
 #: Each use, by the list of an application in which it stands.
 USES: list[tuple[str, dict[str, Any]]] = [
     ("publishes", {"stream": "hub/stream/ORDERS", "subjects": ["orders.eu.*"]}),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +12,9 @@ from jsplan.errors import ConfigError
 from jsplan.topology import build_topology
 from jsplan.topology.app_permissions import derive_permissions
 from tests.access.conftest import BASE, derive, space_with
+from tests.support.yaml_text import read_yaml
 
-if TYPE_CHECKING:
-    from pathlib import Path
+CASES: dict[str, list[Any]] = read_yaml(Path(__file__).with_name("derived.yaml").read_text("utf-8"))
 
 
 def subjects_of(folder: Path, app: dict[str, Any], **sections: Any) -> list[str]:
@@ -23,82 +24,7 @@ def subjects_of(folder: Path, app: dict[str, Any], **sections: Any) -> list[str]
     return [each.text for each in kept if each.text != "_INBOX_a.>"]
 
 
-@pytest.mark.parametrize(
-    ("app", "expected"),
-    [
-        ({"client": "py", "publishes": [{"stream": "hub/stream/ORDERS"}]}, ["orders.>"]),
-        (
-            {"client": "go", "consumes": [{"consumer": "hub/consumer/ORDERS/PULL"}]},
-            [
-                "$JS.ACK.ORDERS.PULL.>",
-                "$JS.API.CONSUMER.INFO.ORDERS.PULL",
-                "$JS.API.CONSUMER.MSG.NEXT.ORDERS.PULL",
-            ],
-        ),
-        (
-            {"client": "java", "consumes": [{"consumer": "hub/consumer/ORDERS/PULL"}]},
-            [
-                "$JS.ACK.ORDERS.PULL.>",
-                "$JS.API.CONSUMER.INFO.ORDERS.PULL",
-                "$JS.API.CONSUMER.MSG.NEXT.ORDERS.PULL",
-                "$JS.API.STREAM.INFO.ORDERS",
-            ],
-        ),
-        (
-            {"client": "go", "consumes": [{"consumer": "hub/consumer/ORDERS/PUSH"}]},
-            [
-                "$JS.ACK.ORDERS.PUSH.>",
-                "$JS.API.CONSUMER.INFO.ORDERS.PUSH",
-                "$JS.FC.ORDERS.PUSH.>",
-                "deliver.push workers",
-            ],
-        ),
-        (
-            {"client": "py", "consumes": [{"consumer": "leaf/consumer/JOBS/WORKER"}]},
-            [
-                "$JS.ACK.JOBS.WORKER.>",
-                "$JS.leaf.API.CONSUMER.INFO.JOBS.WORKER",
-                "$JS.leaf.API.CONSUMER.MSG.NEXT.JOBS.WORKER",
-            ],
-        ),
-        (
-            {
-                "client": "py",
-                "domain": "leaf",
-                "consumes": [{"consumer": "leaf/consumer/JOBS/WORKER"}],
-            },
-            [
-                "$JS.ACK.JOBS.WORKER.>",
-                "$JS.API.CONSUMER.INFO.JOBS.WORKER",
-                "$JS.API.CONSUMER.MSG.NEXT.JOBS.WORKER",
-            ],
-        ),
-        (
-            {"client": "py", "reads": [{"bucket": "hub/kv/CONFIG", "keys": ["a", "b.>"]}]},
-            [
-                "$JS.API.DIRECT.GET.KV_CONFIG.$KV.CONFIG.a",
-                "$JS.API.DIRECT.GET.KV_CONFIG.$KV.CONFIG.b.>",
-                "$JS.API.STREAM.INFO.KV_CONFIG",
-            ],
-        ),
-        (
-            {"client": "py", "reads": [{"bucket": "hub/kv/OLD", "keys": ["a"]}]},
-            ["$JS.API.STREAM.INFO.KV_OLD", "$JS.API.STREAM.MSG.GET.KV_OLD"],
-        ),
-        (
-            {"client": "js", "writes": [{"bucket": "leaf/kv/LOCAL", "keys": ["a"]}]},
-            ["$JS.leaf.API.$KV.LOCAL.a"],
-        ),
-        (
-            {
-                "client": "js",
-                "publishes": [{"stream": "hub/stream/ORDERS", "subjects": ["orders.eu"]}],
-                "writes": [{"bucket": "hub/kv/CONFIG", "keys": ["a"]}, {"bucket": "hub/kv/CONFIG"}],
-            },
-            ["$KV.CONFIG.>", "orders.eu"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("app", "expected"), CASES["permissions"])
 def test_permissions(app: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
     """Each use gives what the client asks for it, over the prefix of the domain."""
     assert subjects_of(tmp_path, app) == expected
@@ -114,31 +40,7 @@ def test_later_servers_answer_with_other_subjects(tmp_path: Path) -> None:
     assert optional == ["$JS.ACK.hub.UUssF3Ay.ORDERS.PULL.>"]
 
 
-@pytest.mark.parametrize(
-    ("app", "reason"),
-    [
-        (
-            {"client": "py", "writes": [{"bucket": "leaf/kv/LOCAL"}]},
-            "nats-py writes no key of another domain",
-        ),
-        (
-            {"client": "java", "consumes": [{"consumer": "hub/consumer/ORDERS/PUSH"}]},
-            "nats.java answers no flow control, so messages stop",
-        ),
-        (
-            {"client": "go", "domain": "web", "writes": [{"bucket": "hub/kv/CONFIG"}]},
-            "it is in another account than domain web",
-        ),
-        (
-            {
-                "client": "go",
-                "domain": "web",
-                "consumes": [{"consumer": "hub/consumer/ORDERS/PULL"}],
-            },
-            "hub and web both have the JetStream domain hub",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("app", "reason"), CASES["without a way"])
 def test_uses_without_a_way(app: dict[str, Any], reason: str, tmp_path: Path) -> None:
     """A resource that cannot be reached, or not used by the client, is an error."""
     connections = BASE["connections"] | {"web": {"url": "nats://127.0.0.1:2", "account": "WEB"}}
@@ -166,56 +68,7 @@ def test_what_servers_cannot_prevent_is_named(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("uses", "code", "text"),
-    [
-        (
-            {"publishes": [{"stream": "hub/stream/NONE"}]},
-            "JS468",
-            "application a uses hub/stream/NONE, which is in no file",
-        ),
-        (
-            {"publishes": [{"stream": "hub/kv/CONFIG"}]},
-            "JS468",
-            "application a names hub/kv/CONFIG in `publishes`, which is no stream",
-        ),
-        (
-            {"publishes": [{"stream": "hub/stream/ORDERS", "subjects": ["jobs.a"]}]},
-            "JS468",
-            "application a publishes on jobs.a, which hub/stream/ORDERS does not store",
-        ),
-        (
-            {"publishes": [{"stream": "hub/stream/COPY"}]},
-            "JS468",
-            "application a publishes on any subject, which hub/stream/COPY does not store",
-        ),
-        (
-            {"publishes": [{"stream": "hub/stream/*"}]},
-            "JS468",
-            "application a uses hub/stream/*, which is in no file",
-        ),
-        (
-            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["duplicate_window >= 5m"]}]},
-            "JS469",
-            "application a expects duplicate_window >= 5m of hub/stream/ORDERS, which is not so",
-        ),
-        (
-            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["no_ack = true"]}]},
-            "JS469",
-            "application a expects no_ack = true of hub/stream/ORDERS, which is not so",
-        ),
-        (
-            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["window > 5m"]}]},
-            "JS468",
-            'application a expects "window > 5m"',
-        ),
-        (
-            {"publishes": [{"stream": "hub/stream/ORDERS", "expects": ["duplicate_window >= x"]}]},
-            "JS468",
-            'application a expects "duplicate_window >= x"',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("uses", "code", "text"), CASES["refused"])
 def test_uses_that_the_files_do_not_give(
     uses: dict[str, Any], code: str, text: str, tmp_path: Path
 ) -> None:

@@ -59,13 +59,6 @@ def workspace_of(folder: Path, account: str, app: dict[str, Any] = APP, **login:
     )
 
 
-def sign(space: Space, key: Path, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the printed JWT."""
-    folder = str(space.folder)
-    assert main(["access", "-C", folder, "--jwt", "billing", "--signing-key", str(key)]) == 0
-    return capsys.readouterr().out.strip()
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("signer", ["account", "signing key"])
 async def test_a_server_takes_the_user(
@@ -86,7 +79,9 @@ async def test_a_server_takes_the_user(
     keys, seed = account.signing if signer == "signing key" else account.keys, tmp_path / "key.nk"
     seed.write_bytes(keys.seed + b"\n")
 
-    token = sign(space, seed, capsys)
+    folder = str(space.folder)
+    assert main(["access", "-C", folder, "--jwt", "billing", "--signing-key", str(seed)]) == 0
+    token = capsys.readouterr().out.strip()
 
     path, denied = tmp_path / "billing.creds", list[str]()
     path.write_text(format_creds(token, USER))

@@ -532,32 +532,29 @@ def make_nameless(raw: Raw) -> tuple[str, str]:
     return "D", made["name"]
 
 
-def require_adopted(space: Space, *names: str) -> None:
-    """Import both consumers with a written file, change them, and require convergence."""
-    chosen = tuple(f"main/consumer/S/{name}" for name in names)
-    plan, *_ = import_with_config(
-        space.write().load,
-        ("main/stream/S", *chosen),
-        PlanOptions(),
-        approve,
-        RecordingObserver(),
-        space.folder / "found.jsplan.yaml",
-    )
-    assert [step.op for step in plan.steps] == ["state.import"] * 3
-    assert left_to_do(space.plan()) == []
-    space.write(overrides=[{"address": address, "description": "x"} for address in chosen])
-    plan, result = space.apply()
-    changed = [step.address for step in plan.steps if step.op == "consumer.update"]
-    assert (sorted(changed), result.exit_code) == (sorted(chosen), 0)
-    assert left_to_do(space.plan()) == []
-
-
 @pytest.mark.matrix
 def test_a_consumer_without_a_name_is_equal(tmp_path: Path, server: Server) -> None:
     """A consumer without `name` is imported unchanged, and updated in place."""
     with Raw(server.url) as raw:
         names = make_nameless(raw)
-        require_adopted(single_space(tmp_path, server), *names)
+        # Import both consumers with a written file, change them, and require convergence.
+        space = single_space(tmp_path, server)
+        chosen = tuple(f"main/consumer/S/{name}" for name in names)
+        plan, *_ = import_with_config(
+            space.write().load,
+            ("main/stream/S", *chosen),
+            PlanOptions(),
+            approve,
+            RecordingObserver(),
+            space.folder / "found.jsplan.yaml",
+        )
+        assert [step.op for step in plan.steps] == ["state.import"] * 3
+        assert left_to_do(space.plan()) == []
+        space.write(overrides=[{"address": address, "description": "x"} for address in chosen])
+        plan, result = space.apply()
+        changed = [step.address for step in plan.steps if step.op == "consumer.update"]
+        assert (sorted(changed), result.exit_code) == (sorted(chosen), 0)
+        assert left_to_do(space.plan()) == []
         assert raw.api_ok("$JS.API.CONSUMER.INFO.S.D")["num_ack_pending"] == 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.support.waiting import wait_until
 
@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from tests.support.raw import Raw
+    from tests.support.workspaces import Space
+
+
+def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
+    """Write one stream with one consumer, which acknowledges each message by default."""
+    body = {"name": "A", "subjects": ["a.>"]} | (stream or {})
+    return space.write(
+        streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}]
+    )
 
 
 def fill(raw: Raw, count: int, subjects: tuple[str, ...] = ("a.1", "a.2", "a.3")) -> None:

@@ -17,7 +17,7 @@ from tests.applying.downstream_helpers import (
     wait_until_copied,
 )
 from tests.support.raw import Raw, encode
-from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
+from tests.support.workspaces import RecordingObserver, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -306,30 +306,6 @@ def test_sources_with_several_transforms_resume(
     assert found["state"]["messages"] == 61
 
 
-def prepare_repair_with_replacement(
-    space: Space, hub: Server, raw: Raw, count: int
-) -> dict[str, Any]:
-    """Break the source of a stream, then write files that repair it and replace its origin."""
-    downstream = {
-        "name": "G",
-        "domain": "hub",
-        "subjects": ["g.>"],
-        "sources": [{"name": "O", "domain": "leaf"}],
-    }
-    broken = downstream | {"sources": [{"name": "O", "external": {"api": "$JS.nowhere.API"}}]}
-    space.write(
-        streams=[origin_config("preserve", replaced=False, domain="leaf"), downstream]
-    ).apply()
-    publish(raw, "o.x", count)
-    wait_until_copied(hub, lambda: raw.count("G", "hub") == count)
-    _, result = space.write(
-        streams=[origin_config("preserve", replaced=False, domain="leaf"), broken]
-    ).apply(allow_hazards=PERMITTED)
-    assert result.exit_code == 0, result
-    space.write(streams=[origin_config("preserve", replaced=True, domain="leaf"), downstream])
-    return downstream
-
-
 @pytest.mark.since_2_12
 def test_a_repaired_source_of_a_new_origin_resumes(
     tmp_path: Path, clean_hub_leaf: Sandbox, server_version: tuple[int, ...]
@@ -337,7 +313,24 @@ def test_a_repaired_source_of_a_new_origin_resumes(
     """A source that is repaired in the plan that replaces its origin duplicates no message."""
     space, hub = hub_leaf_space(tmp_path, clean_hub_leaf), clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        prepare_repair_with_replacement(space, hub, raw, 1500)
+        # Break the source of a stream, then write files that repair it and replace its origin.
+        downstream = {
+            "name": "G",
+            "domain": "hub",
+            "subjects": ["g.>"],
+            "sources": [{"name": "O", "domain": "leaf"}],
+        }
+        broken = downstream | {"sources": [{"name": "O", "external": {"api": "$JS.nowhere.API"}}]}
+        space.write(
+            streams=[origin_config("preserve", replaced=False, domain="leaf"), downstream]
+        ).apply()
+        publish(raw, "o.x", 1500)
+        wait_until_copied(hub, lambda: raw.count("G", "hub") == 1500)
+        _, broken_result = space.write(
+            streams=[origin_config("preserve", replaced=False, domain="leaf"), broken]
+        ).apply(allow_hazards=PERMITTED)
+        assert broken_result.exit_code == 0, broken_result
+        space.write(streams=[origin_config("preserve", replaced=True, domain="leaf"), downstream])
         # More messages of another publisher than the search reads first.
         raw.publish_all(encode("g.x", f"{number}".encode()) for number in range(1200))
         wait_until_copied(hub, lambda: raw.count("G", "hub") == 2700)

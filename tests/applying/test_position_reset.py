@@ -15,7 +15,7 @@ from jsplan.resources.server_features import RESET_LEVEL
 from jsplan.units import format_instant
 from jsplan.workflows.drift import drift
 from jsplan.workflows.revert import RevertOptions, revert
-from tests.applying.consumer_helpers import fill, pull, stream_sequence
+from tests.applying.consumer_helpers import fill, pull, stream_sequence, write
 from tests.support.raw import Raw
 from tests.support.state import read_state
 from tests.support.workspaces import RecordingObserver, Space, approve, left_to_do
@@ -28,14 +28,6 @@ pytestmark = [pytest.mark.matrix, pytest.mark.since_2_12]
 
 CONSUMER = "main/consumer/A/C"
 ALLOW = ("DUPLICATES_MESSAGES", "LOSES_CONSUMER_POSITION")
-
-
-def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
-    """Write one stream with one consumer, which acknowledges each message by default."""
-    body = {"name": "A", "subjects": ["a.>"]} | (stream or {})
-    return space.write(
-        streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}]
-    )
 
 
 def hazards(plan: Plan) -> dict[str, Hazard]:

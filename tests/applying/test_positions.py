@@ -12,6 +12,7 @@ from tests.applying.consumer_helpers import (
     fill,
     pull,
     stream_sequence,
+    write,
 )
 from tests.support.raw import Raw
 from tests.support.state import read_state
@@ -27,14 +28,6 @@ pytestmark = [pytest.mark.matrix, pytest.mark.since_2_12]
 
 PAUSE_UNTIL = "2040-01-01T00:00:00Z"
 BY_START = {"deliver_policy": "by_start_sequence"}
-
-
-def write(space: Space, stream: dict[str, Any] | None = None, **consumer: Any) -> Space:
-    """Write one stream with one consumer, which acknowledges each message by default."""
-    body = {"name": "A", "subjects": ["a.>"]} | (stream or {})
-    return space.write(
-        streams=[body | {"consumers": [{"name": "C", "ack_policy": "explicit"} | consumer]}]
-    )
 
 
 def replace_consumer(space: Space, *allow: str) -> Plan:

@@ -40,21 +40,17 @@ def write(space: Space, kind: str, **consumer: Any) -> None:
     )
 
 
-def reset_stream(space: Space, raw: Raw, kind: str) -> None:
-    """Prepare 30 messages, nine of them acknowledged, and files that replace the consumer."""
-    delete_all_streams(raw)
-    shutil.rmtree(space.folder / "state", ignore_errors=True)
-    write(space, kind)
-    space.apply()
-    fill(raw, 30)
-    pull(raw, "A", "C", 9, None)
-    write(space, kind, max_waiting=7)
-
-
 def kill_at_each_boundary(space: Space, raw: Raw, kind: str) -> Iterator[int]:
     """Prepare the stream again and kill an apply, once for each boundary, and yield that."""
     for boundary in itertools.count(1):
-        reset_stream(space, raw, kind)
+        # Prepare 30 messages, nine of them acknowledged, and files that replace the consumer.
+        delete_all_streams(raw)
+        shutil.rmtree(space.folder / "state", ignore_errors=True)
+        write(space, kind)
+        space.apply()
+        fill(raw, 30)
+        pull(raw, "A", "C", 9, None)
+        write(space, kind, max_waiting=7)
         with kill_after(boundary) as counter, suppress(SimulatedKill):
             space.apply()
         if not counter.died:
@@ -64,22 +60,6 @@ def kill_at_each_boundary(space: Space, raw: Raw, kind: str) -> Iterator[int]:
 
 #: Of the pause that holds a consumer; the one that wakes its clients is short.
 HOLDING_YEAR = "2249-"
-
-
-def require_named(space: Space, raw: Raw, found: Drift) -> None:
-    """Require that drift, status and plan name the interrupted replacement in the same words."""
-    assert [item["address"] for item in found.interrupted] == ["main/consumer/A/C"]
-    assert status(space.load, RecordingObserver()).interrupted == found.interrupted
-    summary = found.interrupted[0]["summary"]
-    notes = [d for d in space.plan().diagnostics if d.address == "main/consumer/A/C"]
-    assert ("JS424", summary) in [(d.code, d.summary) for d in notes]
-    assert "JS428" not in [d.code for d in notes]
-    if "C" not in raw.consumer_names("A"):
-        assert summary.startswith("A/C does not exist: its clients get nothing, because")
-    elif str(raw.consumer_info("A", "C")["config"].get("pause_until", "")).startswith(HOLDING_YEAR):
-        assert summary.startswith("A/C is paused: its clients get nothing, because")
-    else:
-        assert summary.startswith("the replacement of A/C was interrupted")
 
 
 @pytest.mark.parametrize("kind", ["limits", "interest"])
@@ -95,7 +75,20 @@ def test_an_interrupted_replacement_is_named(kind: str, tmp_path: Path, server: 
 
             assert (during.interrupted, during.thresholds) == ([], [])
             assert (len(after.interrupted), after.exit_code) == (1, 2)
-            require_named(space, raw, after)
+            assert [item["address"] for item in after.interrupted] == ["main/consumer/A/C"]
+            assert status(space.load, RecordingObserver()).interrupted == after.interrupted
+            summary = after.interrupted[0]["summary"]
+            notes = [d for d in space.plan().diagnostics if d.address == "main/consumer/A/C"]
+            assert ("JS424", summary) in [(d.code, d.summary) for d in notes]
+            assert "JS428" not in [d.code for d in notes]
+            if "C" not in raw.consumer_names("A"):
+                assert summary.startswith("A/C does not exist: its clients get nothing, because")
+            elif str(raw.consumer_info("A", "C")["config"].get("pause_until", "")).startswith(
+                HOLDING_YEAR
+            ):
+                assert summary.startswith("A/C is paused: its clients get nothing, because")
+            else:
+                assert summary.startswith("the replacement of A/C was interrupted")
             checked += 1
     assert checked > 1
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from jsplan.applying import replication_wait
 from jsplan.documents.step_kinds import VERIFY_OP
 from jsplan.planning.replication import checks
+from tests.applying.downstream_helpers import origin_config
 from tests.support.raw import Raw, delete_all_streams, encode
 from tests.support.state import read_state
 from tests.support.workspaces import Space, hub_leaf_space, left_to_do, single_space
@@ -32,15 +33,6 @@ PERMITTED = (
 )
 #: A server checks its downstream streams every ten seconds; some attempts take thirty.
 PATIENT = 150
-
-
-def origin_config(mode: str, *, replaced: bool, **more: Any) -> dict[str, Any]:
-    """Build the stream that is replaced, before or after the replacement."""
-    return (
-        {"name": "O", "subjects": ["o.>"], "lifecycle": {"on_replace": mode}}
-        | ({"storage": "memory"} if replaced else {})
-        | more
-    )
 
 
 def publish(raw: Raw, count: int) -> None:
@@ -163,7 +155,7 @@ def test_a_mirror_that_is_ahead_of_its_origin(
     space.write(streams=[origin_config("recreate", replaced=False), mirror]).apply()
     with Raw(server.url) as raw:
         publish(raw, 20)
-        server.wait_until(lambda: raw.count("M") == 20, "copy", 60.0)
+        raw.wait_for("M", 20)
         again = space.write(streams=[origin_config("recreate", replaced=True, first_seq=1), mirror])
         plan, result = again.apply(allow_hazards=PERMITTED)
 
@@ -196,7 +188,7 @@ def test_a_downstream_stream_that_does_not_follow_yet(
     with Raw(server.url) as raw:
         raw.create("M", mirror={"name": "O"})
         publish(raw, 20)
-        server.wait_until(lambda: raw.count("M") == 20, "copy", 60.0)
+        raw.wait_for("M", 20)
         with monkeypatch.context() as patch:
             patch.setattr(replication_wait, "REPLICATION_TIMEOUT", 0.0)
             plan, result = space.write(streams=[origin_config("recreate", replaced=True)]).apply(

@@ -64,6 +64,9 @@ def spark(
         "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": str(folder),
         "spark.sql.warehouse.dir": str(folder),
+        # To generate and compile code for each query costs more than the few rows of tests.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
     session = start_session("tests", master="local[2]", cache=folder, settings=settings)
     register(session)

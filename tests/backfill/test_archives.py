@@ -192,17 +192,14 @@ def test_spark_and_pyarrow_read_an_archive(pair: Pair, spark: SparkSession) -> N
     run(pair, "out")
 
     frame = spark.read.parquet(str(archive_folder(pair)))
-    found = (
-        frame.selectExpr("seq", "headers", "CAST(data AS STRING) AS text", "timestamp")
-        .orderBy("seq")
-        .collect()
-    )
+    columns = ("seq", "headers", "CAST(data AS STRING) AS text", "timestamp")
+    found = sorted(frame.selectExpr(*columns).collect(), key=lambda row: row.seq)
 
     assert [(row.seq, row.text, row.headers) for row in found] == [
         (n, str(n), []) for n in range(1, 8)
     ]
     assert [row.timestamp for row in found] == sorted(row.timestamp for row in found)
-    assert ds.dataset(archive_folder(pair)).count_rows() == frame.count() == 7
+    assert ds.dataset(archive_folder(pair)).count_rows() == 7
 
 
 @in_both_places

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,42 +72,27 @@ def test_empty_sides_agree() -> None:
     assert compare_sums([], []) == [{"origin_number": NO_ORIGIN, "kind": "others", "count": 0}]
 
 
-@pytest.mark.parametrize(
-    "target",
-    [
-        EVERY[1:],
-        [*EVERY, message(4)],
-        [*EVERY, EVERY[0]],
-        [EVERY[0] | {"digest": 0}, *EVERY[1:]],
-        [EVERY[0] | {"time": 7}, *EVERY[1:]],
-        [
-            EVERY[0] | {"digest": EVERY[1]["digest"]},
-            EVERY[1] | {"digest": EVERY[0]["digest"]},
-            *EVERY[2:],
-        ],
-        [EVERY[0] | {"time": EVERY[1]["time"]}, EVERY[1] | {"time": EVERY[0]["time"]}, *EVERY[2:]],
-        [EVERY[0] | {"origin_number": 3}, *EVERY[1:]],
-        [EVERY[0] | {"mark": LATE}, *EVERY[1:]],
-        [EVERY[0] | {"mark": REPAIRED}, *EVERY[1:]],
-        [EVERY[0] | {"time": 0}, *EVERY[1:]],
-    ],
-    ids=[
-        "one less",
-        "one more",
-        "one twice",
-        "altered",
-        "time",
-        "payloads swapped",
-        "times swapped",
-        "origin_number",
-        "late",
-        "repaired",
-        "native",
-    ],
-)
-def test_a_difference_needs_a_full_comparison(target: Rows) -> None:
+def test_a_difference_needs_a_full_comparison() -> None:
     """A difference of one message, or a mark on one, needs the comparison by message."""
-    assert compare_sums(EVERY, target) is None
+    one, other, *rest = EVERY
+    targets: dict[str, Rows] = {
+        "one less": EVERY[1:],
+        "one more": [*EVERY, message(4)],
+        "one twice": [*EVERY, one],
+        "altered": [one | {"digest": 0}, other, *rest],
+        "time": [one | {"time": 7}, other, *rest],
+        "payloads swapped": [
+            one | {"digest": other["digest"]},
+            other | {"digest": one["digest"]},
+            *rest,
+        ],
+        "times swapped": [one | {"time": other["time"]}, other | {"time": one["time"]}, *rest],
+        "origin number": [one | {"origin_number": 3}, other, *rest],
+        "late": [one | {"mark": LATE}, other, *rest],
+        "repaired": [one | {"mark": REPAIRED}, other, *rest],
+        "native": [one | {"time": 0}, other, *rest],
+    }
+    assert [what for what, rows in targets.items() if compare_sums(EVERY, rows) is not None] == []
 
 
 def test_a_skipped_message_needs_a_full_comparison() -> None:

@@ -8,7 +8,6 @@ import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -28,9 +27,9 @@ from jsplan.errors import JsplanError, NotAvailableError
 from jsplan.state import LockInfo, backend_of
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import VerifyOptions
-from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, Row, StoredMessage, numbered_rows
 from tests.backfill.test_reading import EDGES
+from tests.support.schemas import FOLDER, validator
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
@@ -56,10 +55,10 @@ def command(pair: Pair, capsys: Capture, *words: str) -> tuple[int, Any]:
 
 def require_schema(document: Any) -> Any:
     """Require that the document matches its schema, with no other field; return it."""
-    schema = schemas().get(f"{document['kind']}-v1.json")
-    if schema is not None:
-        jsonschema.Draft202012Validator(schema).validate(document)
-        assert set(document) == set(schema["properties"])
+    if (FOLDER / f"{document['kind']}-v1.json").exists():
+        checks = validator(document["kind"])
+        checks.validate(document)
+        assert set(document) == set(checks.schema["properties"])
     return document
 
 

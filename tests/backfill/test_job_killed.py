@@ -36,16 +36,10 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from jsplan.documents.backfill import OriginResult
 
 pytestmark = pytest.mark.timeout(300)
 #: The shares of the copy that are staged at each kill.
 SHARES = (0.10, 0.35, 0.60, 0.85)
-
-
-def run_on_spark(pair: Pair) -> OriginResult:
-    """Run the entry on the running Spark."""
-    return backfill.run(pair.space.load, BackfillOptions(name="x"), RecordingObserver()).origins[0]
 
 
 @contextmanager
@@ -117,7 +111,9 @@ def test_killed_drivers_and_workers(pair: Pair, spark: SparkSession) -> None:
         found = run_and_strike(
             partial(await_progress, pair, int(0.75 * count)),
             lambda: SparkWorkers.of_process(jvm.proc.pid).kill(),
-            lambda: run_on_spark(pair),
+            lambda: backfill.run(
+                pair.space.load, BackfillOptions(name="x"), RecordingObserver()
+            ).origins[0],
         )
         paused.wake()
 

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
 from jsplan.config.model import Backfill, BackfillSide
@@ -16,8 +15,8 @@ from jsplan.planning.backfill.strategy import estimate_backfill
 from jsplan.render.backfill_text import summary_line
 from jsplan.workflows import backfill
 from jsplan.workflows.backfill import BackfillOptions
-from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows
+from tests.support.schemas import validator
 from tests.support.simulated_kill import SimulatedKill, kill_after
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ pytestmark = pytest.mark.timeout(120)
 def preview_document(pair: Pair, **options: Any) -> BackfillPreview:
     """Return the preview after a check of its schema."""
     found = backfill.plan(pair.space.load, BackfillOptions(**(options or {"name": "x"})))
-    Draft202012Validator(schemas()["backfill-plan-v1.json"]).validate(found.to_json())
+    validator("backfill-plan").validate(found.to_json())
     return found
 
 

@@ -235,7 +235,15 @@ def test_a_server_that_is_killed_while_reading(
     Before 2.14 an updated stream has another `created` after that. It is still the same stream.
     """
     hub, leaf, count = clean_hub_leaf["hub"], clean_hub_leaf["leaf"], 60_000
-    known = create_and_restart(leaf, open_connection)
+    # Create `S`, restart the server and update `S`. Return what is known of it then.
+    fill(open_connection(leaf), 0)
+    leaf.stop()
+    leaf.start()
+    connection = open_connection(leaf)
+    config = fetch_stream_info(connection, "$JS.API", "S").config
+    connection.request("$JS.API.STREAM.UPDATE.S", config)
+    info = fetch_stream_info(connection, "$JS.API", "S")
+    known = KnownObject(info.created, info.seen_at)
     fill(open_connection(leaf), count, size=1000)
     what, found, killed = ReadRequest("$JS.leaf.API", "S", 1, count, known=known), [], False
     restart = threading.Thread(target=leaf.start)
@@ -249,18 +257,6 @@ def test_a_server_that_is_killed_while_reading(
     restart.join()
 
     assert found == list(range(1, count + 1))
-
-
-def create_and_restart(server: Server, open_connection: Connect) -> KnownObject:
-    """Create `S`, restart the server and update `S`. Return what is known of it then."""
-    fill(open_connection(server), 0)
-    server.stop()
-    server.start()
-    connection = open_connection(server)
-    config = fetch_stream_info(connection, "$JS.API", "S").config
-    connection.request("$JS.API.STREAM.UPDATE.S", config)
-    info = fetch_stream_info(connection, "$JS.API", "S")
-    return KnownObject(info.created, info.seen_at)
 
 
 @pytest.mark.matrix

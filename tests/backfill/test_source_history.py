@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from jsplan.cli.main import main
 from jsplan.errors import JsplanError
 from jsplan.units import format_instant, parse_instant
 from jsplan.workflows.history import history
 from jsplan.workflows.revert import RevertOptions, revert
-from jsplan.workflows.schemas import schemas
 from tests.backfill.backfill_pair import Pair, numbered_rows, without_spark
 from tests.support.process import PROGRAM
+from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space, approve
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ def test_the_plan_has_a_note_and_no_step(pair: Pair, capsys: pytest.CaptureFixtu
     assert main(["-C", str(folder), "plan", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    Draft202012Validator(schemas()["plan-v1.json"]).validate(document)
+    validator("plan").validate(document)
     assert [step["op"] for step in document["steps"]] == ["stream.create"]
     (note,) = document["diagnostics"]
     assert note == {
@@ -364,22 +363,6 @@ def test_a_revert_has_the_note_too(pair: Pair) -> None:
 # --- sources that the command cannot copy ---------------------------------------------------------
 
 
-def declare_filtered(pair: Pair, *notes: Diagnostic) -> None:
-    """Add the entries that the notes describe to the workspace."""
-    entries: list[dict[str, Any]] = []
-    for note in notes:
-        (said,) = [part for part in note.detail.split("`") if part.startswith("filter_subjects:")]
-        entries.append(
-            {
-                "name": f"b{len(entries)}",
-                "from": {"domain": "leaf", "stream": "S"} | yaml.safe_load(said),
-                "to": {"domain": "hub", "stream": "ALL"},
-            }
-        )
-    document = yaml.safe_load((pair.space.folder / "jsplan.yaml").read_text("utf-8"))
-    pair.space.write(streams=document["streams"], backfills=entries)
-
-
 def test_sources_with_filters(pair: Pair) -> None:
     """The command would copy other subjects too, so the note describes an entry."""
     write_sources(
@@ -397,7 +380,20 @@ def test_sources_with_filters(pair: Pair) -> None:
     assert second.summary.endswith("begins at sequence 5 and leaves out at most 4 earlier messages")
     assert "jsplan backfill run" not in first.detail + second.detail
     wait_for_count(pair, 13)
-    declare_filtered(pair, first, second)
+    # Add the entries that the notes describe to the workspace.
+    notes = (first, second)
+    entries: list[dict[str, Any]] = []
+    for note in notes:
+        (said,) = [part for part in note.detail.split("`") if part.startswith("filter_subjects:")]
+        entries.append(
+            {
+                "name": f"b{len(entries)}",
+                "from": {"domain": "leaf", "stream": "S"} | yaml.safe_load(said),
+                "to": {"domain": "hub", "stream": "ALL"},
+            }
+        )
+    document = yaml.safe_load((pair.space.folder / "jsplan.yaml").read_text("utf-8"))
+    pair.space.write(streams=document["streams"], backfills=entries)
     with without_spark():
         _, result = pair.space.apply()
     assert [done["copied"] for done in result.backfills] == [5, 2]

@@ -9,7 +9,7 @@ import pytest
 from jsplan.backfill.protocol import FencedPublisher
 from jsplan.backfill.protocol.publisher import PublishRefusedError
 from jsplan.backfill.tasks.staging_streams import STAGING_PREFIX
-from tests.backfill.backfill_pair import Pair, StoredMessage, numbered_rows
+from tests.backfill.backfill_pair import Pair, numbered_rows
 from tests.support.raw import streams
 from tests.support.simulated_kill import SimulatedKill
 from tests.support.workspaces import RecordingObserver
@@ -140,7 +140,9 @@ def test_a_staging_stream_holds_a_prefix(
 
     interrupt_run(pair, monkeypatch, DyingPublisher)
 
-    for staged in staged_messages(pair):
+    with pair.raw() as raw:
+        names = [name for name in streams(raw, "$JS.hub.API") if name.startswith(STAGING_PREFIX)]
+    for staged in [pair.stored("hub", name) for name in names]:
         for subject in {message.subject for message in staged}:
             whole = [one.data for one in pair.stored("leaf", "S") if one.subject == subject]
             part = [one.data for one in staged if one.subject == subject]
@@ -155,13 +157,6 @@ def test_a_staging_stream_holds_a_prefix(
         )
         assert target == origin
     pair.require_nothing_left()
-
-
-def staged_messages(pair: Pair) -> list[list[StoredMessage]]:
-    """Return the messages of each staging stream."""
-    with pair.raw() as raw:
-        names = [name for name in streams(raw, "$JS.hub.API") if name.startswith(STAGING_PREFIX)]
-    return [pair.stored("hub", name) for name in names]
 
 
 def interrupt_run(

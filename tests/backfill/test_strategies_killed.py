@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import subprocess
 import time
 from contextlib import suppress
@@ -39,31 +38,6 @@ def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
     return Pair.create(tmp_path, clean_hub_leaf, mode="exact")
 
 
-def kill_at_share(pair: Pair, share: float, *words: str) -> bool:
-    """Kill a command when the target has that share of the messages; return True if killed."""
-    with (pair.space.folder / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [PROGRAM, *words],
-            cwd=pair.space.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-        )
-    end = time.monotonic() + 120
-    try:
-        while process.poll() is None and time.monotonic() < end:
-            info = None
-            with suppress(OSError):
-                info = pair.raw_info("hub", "T")
-            if info is not None and info["state"]["messages"] >= share * COUNT:
-                break
-            time.sleep(0.005)
-    finally:
-        process.kill()
-        process.wait()
-    return process.returncode == -signal.SIGKILL
-
-
 def payloads(pair: Pair, domain: str, name: str) -> list[bytes]:
     """Return the payloads of a stream, in order."""
     return [row[3] for row in read_all(pair.sandbox["hub"], f"$JS.{domain}.API", name)]
@@ -77,7 +51,27 @@ def test_a_snapshot_whose_apply_is_killed(pair: Pair, seed: int) -> None:
     dice = random.Random(seed)
 
     for share in (dice.random(), dice.random()):
-        kill_at_share(pair, share, "apply", "-y")
+        # Kill an apply when the target has that share of the messages.
+        with (pair.space.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [PROGRAM, "apply", "-y"],
+                cwd=pair.space.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        end = time.monotonic() + 120
+        try:
+            while process.poll() is None and time.monotonic() < end:
+                info = None
+                with suppress(OSError):
+                    info = pair.raw_info("hub", "T")
+                if info is not None and info["state"]["messages"] >= share * COUNT:
+                    break
+                time.sleep(0.005)
+        finally:
+            process.kill()
+            process.wait()
     with without_spark():
         _, result = pair.space.apply()
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox
 
 pytestmark = pytest.mark.timeout(180)
-COUNT = 20_000
+COUNT = 4_000
 
 
 class Checks(Deadline, frozen=True):
@@ -42,7 +42,7 @@ class Checks(Deadline, frozen=True):
 
 @pytest.fixture
 def pair(tmp_path: Path, clean_hub_leaf: Sandbox) -> Pair:
-    """Hub and leaf with 20 MB in `S` of the leaf, and an empty target."""
+    """Hub and leaf with 4 MB in `S` of the leaf, and an empty target."""
     found = Pair.create(tmp_path, clean_hub_leaf)
     create_bulk_stream(found.sandbox["leaf"], "S", COUNT, size=1000)
     found.stream("hub", "T")

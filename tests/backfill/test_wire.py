@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import nkeys  # type: ignore[import-untyped]  # it has no stubs
 import pytest
@@ -115,27 +115,6 @@ def test_invalid_credentials_files(
         open_connection(server, creds=str(file))
 
 
-def start_tls_server(
-    start_secured_server: Guarded, folder: Path, more: str = ""
-) -> tuple[Server, dict[str, Any]]:
-    """Start a server with a certificate, which requires a client certificate."""
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    for name, issued in (
-        ("server", authority.issue_cert("127.0.0.1")),
-        ("client", authority.issue_cert("client@example.com")),
-    ):
-        issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
-        issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
-    pems = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.key", ca_file: "{folder}/ca.pem", verify: true'
-    server = start_secured_server(f"tls {{ {pems} {more} }}")
-    return server, {
-        "ca": f"{folder}/ca.pem",
-        "cert": f"{folder}/client.pem",
-        "key_file": f"{folder}/client.key",
-    }
-
-
 def test_an_address_without_a_server(open_connection: Connect, make_server: MakeServer) -> None:
     """A server that is down is an error that counts as offline."""
     server = make_server()
@@ -190,7 +169,21 @@ def test_messages_during_a_request_are_kept(server: Server, open_connection: Con
 
 def test_tls(start_secured_server: Guarded, open_connection: Connect, tmp_path: Path) -> None:
     """TLS works with an own authority and client certificate, and the host is checked."""
-    server, files = start_tls_server(start_secured_server, tmp_path)
+    folder, authority = tmp_path, trustme.CA()
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+    for name, issued in (
+        ("server", authority.issue_cert("127.0.0.1")),
+        ("client", authority.issue_cert("client@example.com")),
+    ):
+        issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
+        issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
+    pems = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.key", ca_file: "{folder}/ca.pem", verify: true'
+    server = start_secured_server(f"tls {{ {pems} }}")
+    files = {
+        "ca": f"{folder}/ca.pem",
+        "cert": f"{folder}/client.pem",
+        "key_file": f"{folder}/client.key",
+    }
 
     assert is_jetstream_reachable(
         open_connection(server, url=f"tls://127.0.0.1:{server.port}", **files)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jsonschema
 import pytest
@@ -19,19 +19,14 @@ if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
 
-def schema_of(file: Path) -> dict[str, Any]:
-    """Return the schema that the first line of a file names, as an editor finds it."""
+def require_valid(file: Path) -> None:
+    """Check the file with the schema that it names."""
     first = file.read_text("utf-8").splitlines()[0]
     found = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", first)
     assert found, first
     schema = json.loads((file.parent / found[1]).read_text("utf-8"))
     assert isinstance(schema, dict)
-    return schema
-
-
-def require_valid(file: Path) -> None:
-    """Check the file with the schema that it names."""
-    jsonschema.Draft202012Validator(schema_of(file)).validate(read_yaml(file.read_text("utf-8")))
+    jsonschema.Draft202012Validator(schema).validate(read_yaml(file.read_text("utf-8")))
 
 
 @pytest.mark.parametrize("template", TEMPLATES)

@@ -41,9 +41,9 @@ def _exit_code(error: BaseException, settings: Settings | None = None) -> int:
     return exit_status.run_to_exit_code(run, settings or Settings(), [])
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
+def test_exit_codes() -> None:
+    """Each end of a command has the exit code of the table."""
+    for error, code in [
         (JsplanError("x"), 1),
         (ConfigError([FINDING]), 1),
         (NotAvailableError("x"), 1),
@@ -60,11 +60,8 @@ def _exit_code(error: BaseException, settings: Settings | None = None) -> int:
         (click.FileError("x"), 1),
         (ZeroDivisionError("x"), 1),
         (BrokenPipeError(), 1),
-    ],
-)
-def test_exit_codes(error: BaseException, code: int) -> None:
-    """Each end of a command has the exit code of the table."""
-    assert _exit_code(error) == code
+    ]:
+        assert _exit_code(error) == code, error
 
 
 @pytest.mark.parametrize(("returned", "code"), [(None, 0), (0, 0), (2, 2)])

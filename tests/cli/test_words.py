@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 from jsplan import __version__
 from jsplan.cli.main import COMMANDS, main, root
+from tests.support.process import run_here
+from tests.support.yaml_text import read_yaml
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,14 +43,13 @@ def test_no_command_is_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Everyday:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     """Every command explains itself and names the command that lists the global options."""
-    assert main([name, "--help"]) == 0
-    out = capsys.readouterr().out
-
-    assert out.endswith("are listed by: jsplan help options\n")
-    assert "--chdir" not in out
+    for name in sorted(COMMANDS):
+        assert main([name, "--help"]) == 0
+        out = capsys.readouterr().out
+        assert out.endswith("are listed by: jsplan help options\n"), name
+        assert "--chdir" not in out, name
 
 
 def _commands(group: click.Command, path: str) -> list[tuple[str, click.Command]]:
@@ -65,64 +67,24 @@ def _commands(group: click.Command, path: str) -> list[tuple[str, click.Command]
     ]
 
 
-@pytest.mark.parametrize(
-    ("path", "command"),
-    _commands(root, "jsplan"),
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_options_are_named_as_they_are_written(path: str, command: click.Command) -> None:
+def test_options_are_named_as_they_are_written() -> None:
     """The variable of an option has its name, such as JSPLAN_PLAN_ALLOW_HAZARD of plan."""
-    for param in command.params:
-        if isinstance(param, click.Option):
-            longest = max(param.opts, key=len)
-            assert param.name == longest.removeprefix("--").replace("-", "_"), f"{path} {longest}"
+    for path, command in _commands(root, "jsplan"):
+        for param in command.params:
+            if isinstance(param, click.Option):
+                longest = max(param.opts, key=len)
+                name = longest.removeprefix("--").replace("-", "_")
+                assert param.name == name, f"{path} {longest}"
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        (["pln"], 'There is no command "jsplan pln". Did you mean "plan"?'),
-        (["state", "lst"], 'Did you mean "list"?'),
-        (["state"], "Missing command"),
-        (
-            ["plan", "--taget", "hub/stream/A"],
-            'There is no option "--taget". Did you mean "--target"?',
-        ),
-        (["plan", "--target", "hub/strem/A"], '"strem" in "hub/strem/A" is not a kind'),
-        (
-            ["plan", "--allow-hazard", "DELETE_STREAM"],
-            'there is no hazard "DELETE_STREAM". Did you mean "DELETES_STREAM"?',
-        ),
-        (["plan", "--lock-timeout", "soon"], '"soon" is not a duration'),
-        (["plan", "--parallelism", "0"], "0 is not in the range"),
-        (["plan", "--var", "keep"], '"keep" is not NAME=VALUE'),
-        (["plan", "--format", "xml"], "xml"),
-        (["plan", "--refresh-only", "--destroy"], "--refresh-only"),
-        (["plan", "surplus"], "surplus"),
-        (["apply", "p.json", "--target", "hub/stream/A"], "--target shapes a plan"),
-        (["apply", "p.json", "--adopt"], "--adopt shapes a plan"),
-        (["apply", "p.json", "--offline", "fail"], "--offline shapes a plan"),
-        (["show", "p.json", "--state"], "not both"),
-        (["import"], "give addresses, or --all"),
-        (["import", "hub/stream/A", "--all"], "give addresses, or --all"),
-        (["import", "hub/stream/A", "--domain", "hub"], "--domain requires --all"),
-        (["drift", "--fail-on", "weather"], '"weather" is not one of'),
-        (["completion", "tcsh"], "tcsh"),
-        (["sandbox", "up", "single", "--leaf", "a"], "--leaf requires hub-and-leaf"),
-        (["init", "--template", "huge"], "huge"),
-        (["show", "--format", "svg"], "this command has no --format svg"),
-        (["--format", "html", "apply"], "Use --format text or --format json."),
-        (["schema", "song"], "Invalid value for '[DOCUMENT]'"),
-    ],
-)
-def test_wrong_usage(line: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong usage exits with 64, with the reason on stderr and nothing on stdout."""
-    assert main(line) == 64
-    captured = capsys.readouterr()
-
-    assert captured.out == ""
-    assert captured.err.startswith("Error: ")
-    assert says in captured.err
+    for line, says in read_yaml(Path(__file__).with_name("wrong_usage.yaml").read_text("utf-8")):
+        assert main(shlex.split(line)) == 64, line
+        captured = capsys.readouterr()
+        assert captured.out == "", line
+        assert captured.err.startswith("Error: "), line
+        assert says in captured.err, line
 
 
 def test_wrong_usage_as_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,11 +194,16 @@ def test_a_module_run_returns_the_exit_code() -> None:
         ({"FORCE_COLOR": "0"}, False),
     ],
 )
-def test_color_variables(env: dict[str, str], colored: bool) -> None:
+def test_color_variables(
+    env: dict[str, str], colored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """FORCE_COLOR colours without a terminal, NO_COLOR wins over it, and 0 counts as unset."""
-    assert ("\x1b[" in _run("-m", "jsplan", "pln", **env).stderr) is colored
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert ("\x1b[" in run_here("pln").err) is colored
 
 
-def test_no_color_option() -> None:
+def test_no_color_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """--no-color wins over the environment, before and after the command."""
-    assert "\x1b[" not in _run("-m", "jsplan", "--no-color", "graph", FORCE_COLOR="1").stderr
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" not in run_here("--no-color", "graph").err

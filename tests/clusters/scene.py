@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyEvent
+    from jsplan.sandbox import Server
 
 #: The error of a cluster without a leader.
 NO_LEADER: Final = 10008
@@ -58,6 +59,15 @@ def ask(cluster: Sandbox, subject: str, payload: Any = None, account: str = "A")
                 return answer
         time.sleep(0.2)
     raise AssertionError(f"no answer to {subject}")
+
+
+def publish_acknowledged(server: Server, count: int, size: int = 8) -> None:
+    """Publish messages to `s.a`, each acknowledged by a majority."""
+    with Raw(server.url, "A", PASSWORD, timeout=10) as raw:
+        stored = 0
+        while stored < count:
+            with contextlib.suppress(NoResponders):  # a new leader is not known everywhere at once
+                stored += b'"seq"' in raw.request("s.a", b"%d" % stored + b"x" * size)[1]
 
 
 def find_servers(cluster: Sandbox, stream: str) -> tuple[str, list[str]]:

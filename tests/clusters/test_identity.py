@@ -104,15 +104,6 @@ def make_again(cluster: Sandbox) -> None:
     ask(cluster, "$JS.API.STREAM.CREATE.S", config)
 
 
-def restore_again(cluster: Sandbox, folder: Path) -> None:
-    """Delete the stream and restore a backup of it, as another workspace does."""
-    folder.mkdir()
-    other = make_space(folder, cluster).write()
-    backup(other.load, BackupOptions(("main/**",), folder / "out"), RecordingObserver())
-    ask(cluster, "$JS.API.STREAM.DELETE.S")
-    restore(other.load, RestoreOptions(folder / "out"), approve, RecordingObserver())
-
-
 def test_a_stream_of_another_client_is_seen(
     space: Space, cluster: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
 ) -> None:
@@ -129,7 +120,13 @@ def test_a_stream_of_another_client_is_seen(
 
     if server_version < (2, 15):
         return
-    restore_again(cluster, tmp_path / "other")
+    # Delete the stream and restore a backup of it, as another workspace does.
+    folder = tmp_path / "other"
+    folder.mkdir()
+    other = make_space(folder, cluster).write()
+    backup(other.load, BackupOptions(("main/**",), folder / "out"), RecordingObserver())
+    ask(cluster, "$JS.API.STREAM.DELETE.S")
+    restore(other.load, RestoreOptions(folder / "out"), approve, RecordingObserver())
     for server in find_servers(cluster, "S")[1]:
         elect(cluster, server)
         assert ("main/stream/S", "drift_recreated") in drifted(space)

@@ -11,27 +11,16 @@ import pytest
 from jsplan.errors import ConnectError
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from tests.clusters.scene import PASSWORD, make_space, start_cluster
+from tests.clusters.scene import make_space, publish_acknowledged, start_cluster
 from tests.support.older_store import keep_store, put_store_back
-from tests.support.raw import NoResponders, Raw
 from tests.support.workspaces import RecordingObserver
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.sandbox import Server
     from tests.support.workspaces import Space
 
 pytestmark = [pytest.mark.soak, pytest.mark.matrix]
-
-
-def publish(server: Server, count: int) -> None:
-    """Publish messages, each acknowledged by a majority."""
-    with Raw(server.url, "A", PASSWORD, timeout=10) as raw:
-        stored = 0
-        while stored < count:
-            with contextlib.suppress(NoResponders):  # a new leader is not known everywhere at once
-                stored += b'"seq"' in raw.request("s.a", b"%d" % stored)[1]
 
 
 def losses(space: Space) -> list[str]:
@@ -47,11 +36,11 @@ def test_replicas_with_an_older_store_that_win(tmp_path: Path) -> None:
         space = make_space(tmp_path, cluster, "c-2")
         stream = {"name": "S", "subjects": ["s.>"], "num_replicas": 3}
         space.write(streams=[stream], drift={"watermarks": "marks.json"}).apply()
-        publish(older[0], 40)
+        publish_acknowledged(older[0], 40)
         for server in older:
             keep_store(server)
             cluster.wait_ready()
-        publish(older[0], 25)
+        publish_acknowledged(older[0], 25)
         assert losses(space) == []
 
         first.kill()

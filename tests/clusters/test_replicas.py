@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
 from jsplan.workflows.status import status
-from tests.clusters.scene import PASSWORD, make_space, start_cluster
-from tests.support.raw import NoResponders, Raw
+from tests.clusters.scene import PASSWORD, make_space, publish_acknowledged, start_cluster
+from tests.support.raw import Raw
 from tests.support.waiting import wait_until
 from tests.support.workspaces import RecordingObserver
 
@@ -33,41 +32,11 @@ def check(space: Space) -> Drift:
     return drift(space.load, DriftOptions(replication=False), RecordingObserver())
 
 
-def fill(server: Server) -> None:
-    """Publish messages until the stream has them all."""
-    with Raw(server.url, "A", PASSWORD, timeout=10) as raw:
-        stored = 0
-        while stored < MESSAGES:
-            with contextlib.suppress(NoResponders):  # a new leader is not known everywhere at once
-                stored += b'"seq"' in raw.request("s.a", b"x" * 4_000)[1]
-
-
 def find_follower(cluster: Sandbox, server: Server) -> Server:
     """Return a server that does not lead the stream."""
     with Raw(server.url, "A", PASSWORD) as raw:
         leader = raw.api_ok("$JS.API.STREAM.INFO.S")["cluster"]["leader"]
     return next(each for each in cluster.servers.values() if f"{each.node.name}-server" != leader)
-
-
-def wait_until_equal(space: Space) -> None:
-    """Wait until drift finds nothing: new replicas copy the stream."""
-    wait_until(lambda: not check(space).thresholds, "equal replicas")
-
-
-def damage(server: Server, how: str) -> None:
-    """Damage the first block of the stream on the disk of a server, and start that again."""
-    server.kill()
-    blocks = server.store_path.rglob("streams/S/msgs/*.blk")
-    first = min(blocks, key=lambda path: int(path.stem))
-    if how == "removed":
-        first.unlink()
-    else:
-        data = bytearray(first.read_bytes())
-        data[5_000] ^= 0xFF
-        first.write_bytes(data)
-    for index in server.store_path.rglob("streams/S/msgs/index.db"):
-        index.unlink()
-    server.start()
 
 
 @pytest.mark.parametrize("how", ["removed", "a flipped bit"])
@@ -81,11 +50,23 @@ def test_a_damaged_replica(how: str, tmp_path: Path) -> None:
         connections = space.base["connections"] | {"system": system}
         kept = {"connections": connections, "domains": {"main": main}}
         space.write(**kept, streams=[stream]).apply()
-        fill(cluster["c-1"])
+        publish_acknowledged(cluster["c-1"], MESSAGES, 4_000)
         assert check(space).exit_code == 0
 
         server = find_follower(cluster, cluster["c-1"])
-        damage(server, how)
+        # Damage the first block of the stream on the disk of a server, and start that again.
+        server.kill()
+        blocks = server.store_path.rglob("streams/S/msgs/*.blk")
+        first = min(blocks, key=lambda path: int(path.stem))
+        if how == "removed":
+            first.unlink()
+        else:
+            data = bytearray(first.read_bytes())
+            data[5_000] ^= 0xFF
+            first.write_bytes(data)
+        for index in server.store_path.rglob("streams/S/msgs/index.db"):
+            index.unlink()
+        server.start()
         cluster.wait_ready()
 
         found = check(space)
@@ -102,7 +83,7 @@ def test_a_damaged_replica(how: str, tmp_path: Path) -> None:
             streams = [stream | {"num_replicas": count}]
             result = space.write(**kept, streams=streams).apply()[1]
             assert result.exit_code == 0
-        wait_until_equal(space)
+        wait_until(lambda: not check(space).thresholds, "equal replicas")
 
 
 def test_a_connection_that_is_not_of_the_system(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
@@ -74,6 +75,15 @@ def workspace(tmp_path: Path) -> Loader:
 
 
 Body = Callable[[Workspace, str], object]
+
+
+def placed(template: Any, element: Any) -> Any:
+    """Return a template with the element where `<>` stands."""
+    if isinstance(template, dict):
+        return {key: placed(part, element) for key, part in template.items()}
+    if isinstance(template, list):
+        return [placed(part, element) for part in template]
+    return element if template == "<>" else template
 
 
 def body_of(loaded: Workspace, address: str) -> dict[str, object]:

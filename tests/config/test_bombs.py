@@ -48,8 +48,12 @@ BOMBS = {
 }  # fmt: skip
 
 
-def require_too_large(text: str, workspace: Loader) -> None:
-    """Require one finding with a location that says that there is too much."""
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_multiplied_values_are_counted(
+    text: str, workspace: Loader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values are counted where aliases, variables, ranges, selectors or defaults multiply them."""
+    monkeypatch.setattr(findings, "MAX_VALUES", 100_000)
     (workspace.root / "jsplan.yaml").write_text(HEAD + text, encoding="utf-8")
     with pytest.raises(ConfigError) as caught:
         load(workspace.options())
@@ -57,15 +61,6 @@ def require_too_large(text: str, workspace: Loader) -> None:
     assert len(found) in (1, 2), caught.value.diagnostics[:5]
     assert found[0].range is not None
     assert "more than" in found[0].summary or "aliases repeat too much" in found[0].summary
-
-
-@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
-def test_multiplied_values_are_counted(
-    text: str, workspace: Loader, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Values are counted where aliases, variables, ranges, selectors or defaults multiply them."""
-    monkeypatch.setattr(findings, "MAX_VALUES", 100_000)
-    require_too_large(text, workspace)
 
 
 @pytest.mark.soak

@@ -69,30 +69,6 @@ def test_what_the_server_accepts_is_accepted_here(
     assert create(server, kind, config) is None
 
 
-@pytest.mark.parametrize(
-    ("consumers", "words"),
-    [
-        ("[{name: A}]", "needs ack_policy: explicit"),
-        ("[{name: A, ack_policy: all}]", "needs ack_policy: explicit"),
-        ("[{name: A, ack_policy: explicit, deliver_policy: new}]", "delivers all"),
-        ("[{name: A, ack_policy: explicit}, {name: B, ack_policy: explicit}]", "this one and A"),
-        (
-            "[{name: A, ack_policy: explicit, filter_subject: q.a}, {name: B, ack_policy: explicit, filter_subjects: ['q.*']}]",
-            "this one and A",
-        ),
-    ],
-)
-def test_a_work_queue_refuses_consumers_that_do_not_fit(
-    consumers: str, words: str, workspace: Loader
-) -> None:
-    """Consumers of a work queue acknowledge explicitly, deliver all, and do not overlap."""
-    found = workspace.single_finding(
-        f'streams:\n  - {{name: Q, subjects: ["q.>"], retention: workqueue, consumers: {consumers}}}\n'
-    )
-    assert found.code == "JS176"
-    assert words in found.summary
-
-
 def test_a_work_queue_takes_consumers_with_filters_of_their_own(workspace: Loader) -> None:
     """Consumers with disjoint filters share a work queue."""
     loaded = workspace(

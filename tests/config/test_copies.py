@@ -156,56 +156,6 @@ def test_a_mirror_of_its_base(workspace: Loader) -> None:
     assert found == {"name": "A", "mirror": {"name": "A", "domain": "hub"}, "max_age": HOUR}
 
 
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        (
-            "copy_of: hub/stream/B, subjects: [x]",
-            "`copy_of` forms a cycle: hub/stream/A → hub/stream/B → hub/stream/A",
-        ),
-        (
-            "copy_of: hub/stream/A, subjects: [x]",
-            "`copy_of` forms a cycle: hub/stream/A → hub/stream/A",
-        ),
-        (
-            "copy_of: hub/stream/NONE, subjects: [x]",
-            "`copy_of` names hub/stream/NONE, which is in no file",
-        ),
-        (
-            "copy_of: leaf/stream/C, subjects: [x]",
-            "`copy_of` names leaf/stream/C, which is in no file",
-        ),
-        ("copy_of: hub/kv/C, subjects: [x]", '`copy_of`: "hub/kv/C" is not one stream'),
-        ('copy_of: "hub/stream/*", subjects: [x]', '`copy_of`: "hub/stream/*" is not one stream'),
-        (
-            "copy_of: C, subjects: [x]",
-            '`copy_of`: "C" is not an address; it is DOMAIN/KIND/NAME, as in hub/stream/ORDERS',
-        ),
-        ("copy_of: hub/stream/C", "a copy of hub/stream/C needs `subjects` of its own"),
-        (
-            "copy_of: hub/stream/C, config_file: c.json",
-            "hub/stream/A has two bases, `copy_of` and `config_file`",
-        ),
-    ],
-)
-def test_invalid_bases(workspace: Loader, entry: str, says: str) -> None:
-    """Cycles, unknown bases, other kinds and missing subjects are errors with a location."""
-    workspace.write({"c.json": '{"subjects": ["x"]}'})
-    found = workspace.single_finding(
-        f"""
-        streams:
-          - {{name: A, domain: hub, {entry}}}
-          - {{name: B, domain: hub, copy_of: hub/stream/A, subjects: [b]}}
-          - {{name: C, domain: hub, subjects: [c]}}
-        """,
-        head=HEAD,
-    )
-    assert (found.code, found.summary) == ("JS146", says)
-    assert found.range is not None
-    # A cycle is reported where it closes.
-    assert found.range.line == (7 if "stream/B" in entry else 6)
-
-
 def test_only_streams_are_copied(workspace: Loader) -> None:
     """Only streams have `copy_of`."""
     for text in (

@@ -56,36 +56,6 @@ def test_connections_have_all_their_keys(workspace: Loader) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("connection", "code", "words"),
-    [
-        ("{url: u, context: c}", "JS120", "Keep one"),
-        ("{url: u, user: a, token: t}", "JS120", "Keep one"),
-        ("{url: u, password: p}", "JS120", "user"),
-        ("{url: u, tls: {cert: c}}", "JS120", "other one"),
-        (
-            "{url: u, nkey: SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY}",
-            "JS120",
-            "file",
-        ),
-        ("{url: u, credentials: c}", "JS105", '"creds"'),
-        ("{url: 4222}", "JS104", "quotes"),
-        ("{url: 'http://s3cret@a'}", "JS130", "nats://"),
-        ("{url: 'nats://a,b:70000'}", "JS130", "HOST:PORT"),
-        ("{url: u, timeout: soon}", "JS130", "Correct"),
-        ("[u]", "JS104", "key: value"),
-    ],
-)
-def test_a_contradictory_connection_is_an_error(
-    connection: str, code: str, words: str, workspace: Loader
-) -> None:
-    """Two kinds of login, incomplete pairs and a seed instead of its file are errors."""
-    found = workspace.single_finding(f"connections: {{hub: {connection}}}\n")
-    assert found.code == code
-    assert words in found.detail
-    assert "SUACSSL" not in found.detail + found.summary
-
-
 def test_no_connections_at_all_mean_one(workspace: Loader) -> None:
     """Without `connections:`, there is one empty connection with the name that the domains use."""
     loaded = workspace("domains: {hub: {connection: main}, leaf: {}}\n", head=HEAD)
@@ -167,32 +137,6 @@ def test_ranges_are_expanded(pattern: str, found: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("domains", "code", "place"),
-    [
-        ('{"s-{3..1}": {}}', "JS121", "3:11"),
-        ('{"s-{1..99999999}": {}}', "JS121", "3:11"),
-        ('{"s{1..200}-{1..200}": {}}', "JS121", "3:11"),
-        ('{"a b": {}}', "JS121", "3:11"),
-        ('{"s-{1..x}": {}}', "JS121", "3:11"),
-        ('{"s-{1..3}": {}, "s-{3..4}": {}}', "JS110", "3:27"),
-        ("{hub: {conection: x}}", "JS105", "3:17"),
-        ("{hub: {js_domain: a.b}}", "JS121", "3:28"),
-        ("{hub: {}, b: {same_as: hubb}}", "JS122", "3:20"),
-        ("{hub: {}, b: {js_domain: hub}}", "JS123", "3:20"),
-        ("{hub: {may_be_offline: always}}", "JS130", "3:33"),
-        ("{hub: {api_prefix: 'JS.>'}}", "JS130", "3:29"),
-        ("[hub]", "JS104", "3:10"),
-    ],
-)
-def test_a_wrong_domain_is_an_error_at_its_place(
-    domains: str, code: str, place: str, workspace: Loader
-) -> None:
-    """Each mistake in `domains:` is reported at its location."""
-    found = workspace.findings(f"domains: {domains}\n", head=HEAD)
-    assert (found[0].code, str(found[0].range)) == (code, f"jsplan.yaml:{place}")
-
-
-@pytest.mark.parametrize(
     ("selector", "found"),
     [
         ("hub", ["hub"]),
@@ -238,26 +182,6 @@ def test_each_domain_of_a_fleet_has_its_own_values(workspace: Loader) -> None:
     }
     assert body_of(loaded, "store-001/stream/S")["max_bytes"] == 2**30
     assert "store-004/consumer/S/C-store-004" in map(str, loaded.resources)
-
-
-@pytest.mark.parametrize(
-    ("selector", "code", "words"),
-    [
-        ("store-999", "JS122", "Did you mean"),
-        ("[hub, hbu]", "JS122", 'Did you mean "hub"?'),
-        ("3", "JS104", "quotes"),
-        ("[[hub]]", "JS104", "quotes"),
-    ],
-)
-def test_a_domain_that_does_not_exist_is_an_error(
-    selector: str, code: str, words: str, workspace: Loader
-) -> None:
-    """An exact domain name must exist."""
-    found = workspace.single_finding(
-        f"streams: [{{name: S, domain: {selector}}}]\n", head=HEAD + FLEET
-    )
-    assert found.code == code
-    assert words in found.detail
 
 
 @pytest.mark.parametrize("selector", ["label:egde", '"shop-*"', '"store-{900..901}"'])
@@ -329,41 +253,6 @@ def test_a_mirror_has_one_origin(workspace: Loader) -> None:
         head=HEAD + FLEET,
     )
     assert (found.code, "store-001" in found.detail) == ("JS125", True)
-
-
-@pytest.mark.parametrize(
-    "origin",
-    [
-        '{name: A, domain: hub, external: {api: "$JS.h.API"}}',
-        "{name: A, deliver: d.x}",
-        "{name: A, domain: store-001, deliver: 3}",
-    ],
-)
-def test_an_origin_is_named_once(origin: str, workspace: Loader) -> None:
-    """`domain` and `external` exclude each other, and `deliver` needs `domain`."""
-    found = workspace.findings(
-        f"streams: [{{name: S, domain: store-002, sources: [{origin}]}}]\n", head=HEAD + FLEET
-    )
-    assert [problem.code for problem in found] in (["JS137"], ["JS104"])
-
-
-@pytest.mark.parametrize(
-    ("backend", "code"),
-    [
-        ("{local: {}, kv: {}}", "JS128"),
-        ("{s3: {}}", "JS105"),
-        ("{local: {file: x}}", "JS105"),
-        ("{kv: {domain: hub, bucket: a.b}}", "JS131"),
-        ("{kv: {domain: hub}}", "JS106"),
-        ("{kv: {domain: hbu, bucket: S}}", "JS122"),
-        ("{kv: {domain: hub, bucket: S, history: 3}}", "JS105"),
-        ("{kv: {domain: hub, bucket: S, lock_ttl: 500ms}}", "JS130"),
-        ("x", "JS104"),
-    ],
-)
-def test_a_wrong_backend_is_an_error(backend: str, code: str, workspace: Loader) -> None:
-    """A backend has one kind and known keys."""
-    assert code in [problem.code for problem in workspace.findings(f"backend: {backend}\n")]
 
 
 def test_the_backend_is_below_the_workspace(workspace: Loader) -> None:

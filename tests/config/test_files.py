@@ -139,29 +139,6 @@ def test_anchors_may_live_under_an_x_key(workspace: Loader) -> None:
     assert dict(declared.body) == {"name": "S", "max_msgs": 5, "max_age": 86400 * 10**9}
 
 
-@pytest.mark.parametrize(
-    ("text", "head", "code", "words"),
-    [
-        ("streems: []\n", HEAD + HUB, "JS105", '"streams"'),
-        ("variables: {}\n", HEAD + HUB, "JS105", '"vars"'),
-        ("", "workspace: shop\n" + HUB, "JS107", "jsplan: 1"),
-        ("", "jsplan: 2\nworkspace: shop\n" + HUB, "JS107", "newer"),
-        ("", "jsplan: 1\n" + HUB, "JS106", "workspace"),
-        ("", "jsplan: 1\nworkspace: Shop\n" + HUB, "JS108", "a-z"),
-        ("streams: {A: {}}\n", HEAD + HUB, "JS104", "- item"),
-        ("streams: [A]\n", HEAD + HUB, "JS104", "key: value"),
-        ("- a\n", "", "JS104", "key: value"),
-    ],
-)
-def test_the_top_level_of_the_main_file_is_checked(
-    text: str, head: str, code: str, words: str, workspace: Loader
-) -> None:
-    """Unknown sections, a wrong version and wrong types are errors."""
-    found = workspace.single_finding(text, head=head)
-    assert found.code == code
-    assert words in found.detail
-
-
 @pytest.mark.parametrize("key", ["workspace: other", "include: [x]"])
 def test_some_keys_are_for_the_main_file_only(key: str, workspace: Loader) -> None:
     """`workspace` and `include` are allowed in the main file only."""

@@ -42,36 +42,6 @@ def test_references_are_replaced(field: str, written: str, value: Any, workspace
     assert body_of(loaded, "hub/stream/S")[field] == value
 
 
-@pytest.mark.parametrize(
-    ("written", "code", "words"),
-    [
-        ("${var.wrod}", "JS111", 'Did you mean "word"?'),
-        ("${domain.sise}", "JS111", 'Did you mean "size"?'),
-        ("${env.HOME}", "JS112", "connections, backend and sinks"),
-        ("${word}", "JS113", "Did you mean ${var.word}?"),
-        ("${vars.word}", "JS113", 'Did you mean "var"?'),
-        ("x ${var.word", "JS113", "$${"),
-        ("${}", "JS113", "${var.x}"),
-        ("a ${var.list} b", "JS113", "whole value"),
-    ],
-)
-def test_an_unresolved_reference_has_location_and_advice(
-    written: str, code: str, words: str, workspace: Loader
-) -> None:
-    """A wrong reference is one finding at its value, with a suggestion."""
-    found = workspace.single_finding(
-        f'streams:\n  - name: S\n    description: "{written}"\n',
-        head=HEAD + VARS,
-        environ={"HOME": "/"},
-    )
-    assert (found.code, found.range and found.range.line, found.range and found.range.column) == (
-        code,
-        7,
-        18,
-    )
-    assert words in found.detail
-
-
 def test_keys_hold_no_references(workspace: Loader) -> None:
     """A reference in a key is an error."""
     found = workspace.single_finding(

@@ -23,9 +23,9 @@ def parse(text: str | bytes, name: str = "x.yaml") -> tuple[Any, tuple[Diagnosti
     return (to_plain(node) if node else None), findings.sorted()
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_a_scalar_has_the_value_of_the_core_schema() -> None:
+    """Scalars have the values of the YAML 1.2 core schema: dates and `010` stay text."""
+    for text, value in [
         ("NO", "NO"),
         ("on", "on"),
         ("off", "off"),
@@ -72,14 +72,11 @@ def parse(text: str | bytes, name: str = "x.yaml") -> tuple[Any, tuple[Diagnosti
         ("!!str 12", "12"),
         ("!!int 12", 12),
         ('"\\u00e9"', "é"),
-    ],
-)
-def test_a_scalar_has_the_value_of_the_core_schema(text: str, value: Any) -> None:
-    """Scalars have the values of the YAML 1.2 core schema: dates and `010` stay text."""
-    found, problems = parse(f"a: {text}") if text != "-" else ({"a": None}, ())
-    assert found == {"a": value}
-    assert type(found["a"]) is type(value)
-    assert problems == ()
+    ]:
+        found, problems = parse(f"a: {text}") if text != "-" else ({"a": None}, ())
+        assert found == {"a": value}, text
+        assert type(found["a"]) is type(value), text
+        assert problems == (), text
 
 
 @pytest.mark.parametrize(
@@ -128,9 +125,9 @@ def test_a_duplicate_key_names_both_locations() -> None:
     assert "x.yaml:2:5" in problems[0].detail
 
 
-@pytest.mark.parametrize(
-    ("text", "code", "place", "words"),
-    [
+def test_broken_yaml_has_location_and_advice() -> None:
+    """Each kind of broken YAML is one finding with location and advice."""
+    for text, code, place, words in [
         ("a:\n\tb: 1", "JS101", "2:1", "tabs"),
         ("a: [*.x]", "JS101", "1:6", "quotes"),
         ("a: [>]", "JS101", "1:5", "quotes"),
@@ -151,13 +148,10 @@ def test_a_duplicate_key_names_both_locations() -> None:
         ("a: \x00", "JS101", "1:4", "escape"),
         ("a: é\nb: \x07", "JS101", "2:4", "escape"),
         ("[" * 100, "JS101", "1:66", "brackets"),
-    ],
-)
-def test_broken_yaml_has_location_and_advice(text: str, code: str, place: str, words: str) -> None:
-    """Each kind of broken YAML is one finding with location and advice."""
-    _, (problem,) = parse(text)
-    assert (problem.code, str(problem.range)) == (code, f"x.yaml:{place}")
-    assert words in problem.detail
+    ]:
+        _, (problem,) = parse(text)
+        assert (problem.code, str(problem.range)) == (code, f"x.yaml:{place}"), text
+        assert words in problem.detail, text
 
 
 def test_aliases_cannot_make_a_small_file_huge() -> None:

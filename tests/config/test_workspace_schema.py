@@ -18,10 +18,14 @@ from jsplan.config.workspace_schema import workspace_schema
 from jsplan.documents.base import dumps
 from jsplan.resources import KV
 from tests.config.conftest import Loader
+from tests.support.yaml_text import read_yaml
 
 ROOT = Path(__file__).parents[2]
 SCHEMA = workspace_schema()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
+CASES: dict[str, list[Any]] = read_yaml(
+    Path(__file__).with_name("schema_cases.yaml").read_text("utf-8")
+)
 HEAD: dict[str, Any] = {"jsplan": 1, "workspace": "shop"}
 EXAMPLES = sorted(
     path
@@ -82,128 +86,15 @@ def test_workspaces_of_acceptance_cases_are_valid() -> None:
     assert found >= 60
 
 
-@pytest.mark.parametrize(
-    ("sections", "path"),
-    [
-        ({"stream": []}, "$"),
-        ({"streams": [{"subjects": ["a"]}]}, "$.streams[0]"),
-        ({"streams": [{"name": "A", "max_mesgs": 3}]}, "$.streams[0]"),
-        ({"streams": [{"name": "A", "max_msgs": "many"}]}, "$.streams[0].max_msgs"),
-        ({"streams": [{"name": "A", "max_age": "1 fortnight"}]}, "$.streams[0].max_age"),
-        ({"streams": [{"name": "A", "max_bytes": "10 apples"}]}, "$.streams[0].max_bytes"),
-        ({"streams": [{"name": "A", "retention": "forever"}]}, "$.streams[0].retention"),
-        ({"streams": [{"name": "A", "num_replicas": 7}]}, "$.streams[0].num_replicas"),
-        ({"streams": [{"name": "A.B"}]}, "$.streams[0].name"),
-        ({"streams": [{"name": "A", "mirror": {"domain": "hub"}}]}, "$.streams[0].mirror"),
-        (
-            {"streams": [{"name": "A", "consumers": [{"ack_policy": "all"}]}]},
-            "$.streams[0].consumers[0]",
-        ),
-        (
-            {"streams": [{"name": "A", "consumers": [{"name": "C", "stream": "A"}]}]},
-            "$.streams[0].consumers[0]",
-        ),
-        (
-            {"streams": [{"name": "A", "lifecycle": {"on_replace": "maybe"}}]},
-            "$.streams[0].lifecycle.on_replace",
-        ),
-        ({"consumers": [{"name": "C"}]}, "$.consumers[0]"),
-        ({"kv": [{"bucket": "A", "history": 65}]}, "$.kv[0].history"),
-        ({"kv": [{"bucket": "A", "max_age": "1d"}]}, "$.kv[0]"),
-        ({"kv": [{"bucket": "A", "compression": "s2"}]}, "$.kv[0].compression"),
-        ({"object_stores": [{"bucket": "A", "history": 3}]}, "$.object_stores[0]"),
-        ({"domains": {"hub": {"conection": "x"}}}, "$.domains.hub"),
-        ({"defaults": {"stream": {"name": "A"}}}, "$.defaults.stream"),
-        ({"overrides": [{"max_age": "1d"}]}, "$.overrides[0]"),
-        ({"removed": [{"address": "hub/**"}]}, "$.removed[0]"),
-        ({"jsplan": 2}, "$.jsplan"),
-    ],
-)
-def test_errors_are_at_their_path(sections: dict[str, Any], path: str) -> None:
+def test_errors_are_at_their_path() -> None:
     """Typing errors and values out of range are reported at their path."""
-    assert problems(**sections) == [path]
+    rows = CASES["refused"]
+    assert [problems(**sections) for _, sections in rows] == [[path] for path, _ in rows]
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"x-anchors": {"anything": [1]}},
-        {"streams": None},
-        {
-            "streams": [
-                {
-                    "name": "A",
-                    "max_age": 5,
-                    "max_bytes": 5,
-                    "duplicate_window": "1h30m",
-                    "max_msg_size": "1.5KiB",
-                }
-            ]
-        },
-        {
-            "streams": [
-                {
-                    "name": "A",
-                    "max_age": "${var.keep}",
-                    "num_replicas": "${var.n}",
-                    "deny_delete": "${var.b}",
-                    "storage": "${var.s}",
-                }
-            ]
-        },
-        {
-            "streams": [
-                {
-                    "name": "A",
-                    "max_msgs": None,
-                    "retention": None,
-                    "mirror": None,
-                    "subjects": None,
-                    "lifecycle": None,
-                }
-            ]
-        },
-        {
-            "streams": [
-                {
-                    "name": "A",
-                    "x_raw": {"anything": {"at": "all"}},
-                    "domain": ["hub", "!leaf"],
-                    "environments": "prod",
-                }
-            ]
-        },
-        {
-            "kv": [
-                {
-                    "bucket": "A",
-                    "compression": True,
-                    "allow_direct": False,
-                    "sources": [{"name": "B", "domain": "label:edge"}],
-                }
-            ]
-        },
-        {
-            "consumers": [
-                {
-                    "stream": "A",
-                    "durable_name": "C",
-                    "sample_freq": 100,
-                    "backoff": ["1s", 5, "${var.wait}"],
-                }
-            ]
-        },
-        {
-            "overrides": [
-                {"address": "hub/kv/*", "compression": True, "history": 3},
-                {"address": "hub/stream/*", "compression": "s2"},
-            ]
-        },
-    ],
-)
-def test_valid_values_have_no_error(sections: dict[str, Any]) -> None:
+def test_valid_values_have_no_error() -> None:
     """Anchors, units, references, null and raw fields are valid."""
-    assert problems(**sections) == []
+    assert [sections for sections in CASES["valid"] if problems(**sections)] == []
 
 
 DURATIONS = ["1d", "-1d", " 1h30m ", "0", "1.5s", "1µs", "1", "d", "1 d", "", "1fortnight", "1d1"]

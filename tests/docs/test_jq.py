@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import jq
 import orjson
-import pytest
 
 from jsplan.workflows import plan as planning
 from tests.docs.pages import ROOT, blocks
@@ -36,9 +35,9 @@ WANTED = {
 }
 
 
-@pytest.fixture
-def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
-    """Save a plan with one of everything, made on real servers."""
+def test_the_questions_of_the_page_are_answered(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Each jq one-liner of the page gives the right answer about a real plan."""
+    # Save a plan with one of everything, made on real servers.
     space = hub_leaf_space(tmp_path, clean_hub_leaf)
     kept, leaf = {"name": "KEPT", "domain": "hub"}, clean_hub_leaf["leaf"]
     store = {"name": "STORE", "domain": "leaf", "lifecycle": {"on_replace": "recreate"}}
@@ -59,11 +58,7 @@ def saved(clean_hub_leaf: Sandbox, tmp_path: Path) -> bytes:
         ]
     )
     planning.save_plan(space.plan(allow_hazards=("DELETES_STREAM:hub/**",)), tmp_path / "shop.plan")
-    return (tmp_path / "shop.plan").read_bytes()
-
-
-def test_the_questions_of_the_page_are_answered(saved: bytes) -> None:
-    """Each jq one-liner of the page gives the right answer about a real plan."""
+    saved = (tmp_path / "shop.plan").read_bytes()
     plan = orjson.loads(re.sub(rb"stored 20[\dTZ:.-]+(?: to 20[\dTZ:.-]+)?", b"stored TIME", saved))
 
     assert set(QUESTIONS) == set(WANTED)

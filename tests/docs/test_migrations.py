@@ -38,12 +38,16 @@ MADE: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
 }  # fmt: skip
 
 
-def create_resources(sandbox: Sandbox, tool: str) -> None:
-    """Create what the other tool creates."""
-    hub = sandbox["hub"]
+@pytest.mark.parametrize("tool", MADE)
+def test_the_page_of_a_tool_shows_what_is_printed(
+    tool: str, clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
+    """Each command prints what the page says, and everything is imported unchanged."""
+    # Create what the other tool creates.
+    hub = clean_hub_leaf["hub"]
     with Raw(hub.url, hub.user, hub.password) as raw:
-        for domain, name, config in MADE[tool]:
-            stream, _, consumer = name.partition(".")
+        for domain, made, config in MADE[tool]:
+            stream, _, consumer = made.partition(".")
             if consumer:
                 payload = {
                     "stream_name": stream,
@@ -52,14 +56,6 @@ def create_resources(sandbox: Sandbox, tool: str) -> None:
                 raw.api_ok(f"$JS.{domain}.API.CONSUMER.CREATE.{stream}.{consumer}", payload)
             else:
                 raw.api_ok(f"$JS.{domain}.API.STREAM.CREATE.{stream}", {"name": stream} | config)
-
-
-@pytest.mark.parametrize("tool", MADE)
-def test_the_page_of_a_tool_shows_what_is_printed(
-    tool: str, clean_hub_leaf: Sandbox, tmp_path: Path
-) -> None:
-    """Each command prints what the page says, and everything is imported unchanged."""
-    create_resources(clean_hub_leaf, tool)
     walk = PageReader(tmp_path, {name: clean_hub_leaf[name].url for name in ("hub", "leaf")})
     shown = ""
     for block in blocks(ROOT / "docs" / "how-to" / f"migrate-from-{tool}.md"):

@@ -28,9 +28,11 @@ BEFORE, AFTER, *REST = [block for block in blocks(PAGE) if block.language in ("y
 BACK = next(number for number, block in enumerate(REST) if block.language == "yaml")
 
 
-@pytest.fixture
-def page_reader(clean_hub_leaf: Sandbox, tmp_path: Path) -> PageReader:
-    """Return a reader whose replacement of a stream with messages was interrupted."""
+@pytest.mark.parametrize("section", [REST[:BACK], REST[BACK:]], ids=["finish", "go back"])
+def test_the_page_ends_the_replacement(
+    section: list[Block], clean_hub_leaf: Sandbox, tmp_path: Path
+) -> None:
+    """Each command of either repair prints what the page says."""
     hub = clean_hub_leaf["hub"]
     reader = PageReader(tmp_path, {"hub": hub.url})
     reader.write(BEFORE)
@@ -41,16 +43,10 @@ def page_reader(clean_hub_leaf: Sandbox, tmp_path: Path) -> PageReader:
     reader.write(AFTER)
     with refuse_request("STREAM.UPDATE.ORDERS", 2):
         assert jsplan(tmp_path / "shop", "apply", "-y", *ALLOWED).code == 6
-    return reader
-
-
-@pytest.mark.parametrize("section", [REST[:BACK], REST[BACK:]], ids=["finish", "go back"])
-def test_the_page_ends_the_replacement(section: list[Block], page_reader: PageReader) -> None:
-    """Each command of either repair prints what the page says."""
     for block in section:
         if block.language == "yaml":
-            page_reader.write(block)
+            reader.write(block)
         for command, printed in block.commands if block.language == "console" else ():
-            assert normalize_output(printed) == normalize_output(
-                page_reader.run_command(command)
-            ), command
+            assert normalize_output(printed) == normalize_output(reader.run_command(command)), (
+                command
+            )

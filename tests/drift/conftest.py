@@ -195,11 +195,9 @@ class WatchedSpace:
 
     def change_stream(self, stream: str, domain: str = "hub", **fields: Any) -> None:
         """Change a stream outside jsplan."""
-        self.request(
-            f"STREAM.UPDATE.{stream}",
-            self.request(f"STREAM.INFO.{stream}", domain=domain)["config"] | fields,
-            domain,
-        )
+        hub = self.sandbox["hub"]
+        with Raw(hub.url, hub.user, hub.password) as raw:
+            raw.update(stream, domain, **fields)
 
 
 @pytest.fixture(scope="module")

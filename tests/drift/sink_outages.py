@@ -70,13 +70,9 @@ def subject_sink(server: Server) -> FailingSink:
                 raw.api_ok("$JS.ops.API.STREAM.MSG.GET.OPS", {"seq": number})["message"]
                 for number in range(1, last + 1)
             ]
-        return {_id(message) for message in messages}
+        return {str(json.loads(base64.b64decode(message["data"]))["id"]) for message in messages}
 
     return FailingSink("subject ops.drift", server.stop, server.start, ids)
-
-
-def _id(message: dict[str, Any]) -> str:
-    return str(json.loads(base64.b64decode(message["data"]))["id"])
 
 
 @dataclass

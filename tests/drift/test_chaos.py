@@ -95,34 +95,22 @@ class Chaos:
     def change_outside(self) -> None:
         """Change a stream outside jsplan, or change it back."""
         name = self.random.choice(FOREIGN)
-        domain = "hub" if name in FOREIGN[:2] else "leaf"
-        self._ask(domain, lambda raw: self._change(raw, name))
-
-    def _change(self, raw: Raw, name: str) -> None:
-        config = raw.config(name)
-        raw.api_ok(
-            f"$JS.API.STREAM.UPDATE.{name}",
-            config | {"max_age": self.random.choice([0, 10**12, 2 * 10**12])},
-        )
+        with self._connect("hub" if name in FOREIGN[:2] else "leaf") as raw:
+            raw.update(name, max_age=self.random.choice([0, 10**12, 2 * 10**12]))
 
     def change_unmanaged(self) -> None:
         """Create an unmanaged stream, or delete it."""
-        self._ask(
-            "hub",
-            lambda raw: (
+        with self._connect("hub") as raw:
+            if self.random.random() < 0.4:
                 raw.api("$JS.API.STREAM.DELETE.STRANGE")
-                if self.random.random() < 0.4
-                else raw.api(
-                    "$JS.API.STREAM.CREATE.STRANGE", {"name": "STRANGE", "subjects": ["strange"]}
-                )
-            ),
-        )
+            else:
+                config = {"name": "STRANGE", "subjects": ["strange"]}
+                raw.api("$JS.API.STREAM.CREATE.STRANGE", config)
 
-    def _ask(self, domain: str, do: Any) -> None:
+    def _connect(self, domain: str) -> Raw:
         self.resume_leaf()
         server = self.watched.sandbox[domain]
-        with Raw(server.url, server.user, server.password) as raw:
-            do(raw)
+        return Raw(server.url, server.user, server.password)
 
     def apply(self) -> None:
         """Change the own streams with an apply."""
@@ -208,32 +196,18 @@ def open_alerts(seen: list[dict[str, Any]]) -> dict[str, str]:
     return {alert["address"]: alert["id"] for alert in opened.values()}
 
 
-def current_findings(watched_space: WatchedSpace) -> set[str]:
-    """Return the addresses that one run of `jsplan drift` reports."""
+def require_agreement(job: WatchJob, watched_space: WatchedSpace) -> None:
+    """Wait until the job has reported exactly what `jsplan drift` reports."""
     document = drift(watched_space.space.load, DriftOptions(), RecordingObserver())
-    return (
+    wanted = (
         {r.address for r in document.resource_drift}
         | {u.address for u in document.unmanaged}
         | {str(d["domain"]) for d in document.offline if d["domain"] != "ops"}
     )
-
-
-def require_agreement(job: WatchJob, watched_space: WatchedSpace) -> None:
-    """Wait until the job has reported exactly what `jsplan drift` reports."""
-    wanted = current_findings(watched_space)
     job.wait_until(
         lambda: (job.drain(), set(open_alerts(job.seen)))[1] == wanted,
         f"the job agreed on {wanted}; {job.seen[-5:]}",
         60,
-    )
-
-
-def file_sink_alerts(path: Path) -> set[str]:
-    """Return the ids of the notifications that the file sink wrote."""
-    return (
-        {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()}
-        if path.exists()
-        else set()
     )
 
 
@@ -301,8 +275,17 @@ def run_rounds(
     chaos.change_outside()
     require_agreement(job, watched)
     ids = {notification["id"] for notification in job.seen}
+    path = chaos.folder / "drift.jsonl"
     job.wait_until(
-        lambda: ids <= set(hook.ids) and ids <= file_sink_alerts(chaos.folder / "drift.jsonl"),
+        lambda: (
+            ids <= set(hook.ids)
+            and ids
+            <= (
+                {json.loads(line)["id"] for line in path.read_text("utf-8").splitlines()}
+                if path.exists()
+                else set()
+            )
+        ),
         "the delivery of everything to every sink",
         60,
     )

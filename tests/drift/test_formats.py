@@ -33,19 +33,6 @@ def hostile_drift() -> Drift:
     return drift
 
 
-def large_drift(count: int) -> Drift:
-    """Drift of very many resources."""
-    drift = samples.drift()
-    fields = (FieldChange("description", "a" * 200, "b" * 200, "in_place"),)
-    drift.resource_drift += [
-        samples.resource(
-            f"hub/stream/S{n}", ["update"], severity="cosmetic", before={}, after={}, fields=fields
-        )
-        for n in range(count)
-    ]
-    return drift
-
-
 def empty_drift() -> Drift:
     """Drift without a finding."""
     drift = samples.drift()
@@ -102,7 +89,16 @@ def test_markdown_shows_each_finding_once() -> None:
 @pytest.mark.parametrize("count", [150, 5_000])
 def test_markdown_is_cut_where_github_would_refuse_it(count: int) -> None:
     """A page stays under 65,000 characters, counts what was cut, and keeps the worst findings."""
-    text = drift_markdown.render(large_drift(count))
+    # Drift of very many resources.
+    drift = samples.drift()
+    fields = (FieldChange("description", "a" * 200, "b" * 200, "in_place"),)
+    drift.resource_drift += [
+        samples.resource(
+            f"hub/stream/S{n}", ["update"], severity="cosmetic", before={}, after={}, fields=fields
+        )
+        for n in range(count)
+    ]
+    text = drift_markdown.render(drift)
     shown = text.count("` was changed")
 
     assert len(text) < 65_000

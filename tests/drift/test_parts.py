@@ -7,7 +7,6 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import jsonschema
 import orjson
 import pytest
 from msgspec.structs import replace
@@ -30,8 +29,8 @@ from jsplan.drift.service.options import Cron, Interval
 from jsplan.state import State
 from jsplan.state.document import Entry
 from jsplan.units import SECOND
-from jsplan.workflows.schemas import schemas
 from tests.render import samples
+from tests.support.schemas import validator
 
 AUDIT = "$JS.EVENT.ADVISORY.API"
 CLIENT = {"user": "acc", "name": "nats CLI", "host": "10.0.0.1", "acc": "ACC", "kind": "Client"}
@@ -53,9 +52,9 @@ def audit(subject: str, answer: Any = None, **more: Any) -> bytes:
     ).encode()
 
 
-@pytest.mark.parametrize(
-    ("subject", "data", "event"),
-    [
+def test_an_advisory_gives_an_event() -> None:
+    """Only a request that changed something gives an event, with its user."""
+    for subject, data, event in [
         (AUDIT, audit("$JS.API.STREAM.UPDATE.A"), AdvisoryEvent("hub", "A", "", ACTOR)),
         (AUDIT, audit("$JS.API.CONSUMER.CREATE.A.C"), AdvisoryEvent("hub", "A", "C", ACTOR)),
         (
@@ -91,11 +90,8 @@ def audit(subject: str, answer: Any = None, **more: Any) -> bytes:
         ),
         ("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.A", b'{"stream":"A"}', None),
         ("$JS.EVENT.ADVISORY.STREAM.DELETED.A", b"[]", None),
-    ],
-)
-def test_an_advisory_gives_an_event(subject: str, data: bytes, event: AdvisoryEvent | None) -> None:
-    """Only a request that changed something gives an event, with its user."""
-    assert parse_advisory(subject, data) == event
+    ]:
+        assert parse_advisory(subject, data) == event, subject
 
 
 def test_behind_a_leafnode_only_the_link_is_known() -> None:
@@ -250,7 +246,7 @@ def test_unmanaged_resources_are_opened_by_one_event() -> None:
     assert "hub/stream/S09; and 2 more [" in group.text
     assert group_unmanaged(over) == over
     assert [event.alert for event in over] == [group.alerts[-1]]
-    jsonschema.Draft202012Validator(schemas()["notification-v1.json"]).validate(as_read(group))
+    validator("notification").validate(as_read(group))
 
 
 def test_events_that_are_not_grouped() -> None:
@@ -311,7 +307,7 @@ def test_notices_fit_their_schema() -> None:
     )
     notifications += register.update([], covers_everything, "2026-01-31T12:00:01Z")
     for notice in notifications:
-        jsonschema.Draft202012Validator(schemas()["notification-v1.json"]).validate(as_read(notice))
+        validator("notification").validate(as_read(notice))
 
     assert notifications[0].text.startswith(
         "shop: destructive: hub/stream/ORDERS was changed: max_age: "

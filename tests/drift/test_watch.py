@@ -4,23 +4,17 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
-import jsonschema
 import pytest
 
 from jsplan.cli.main import main
-from jsplan.workflows.schemas import schemas
 from tests.drift.conftest import STREAMS
+from tests.support.schemas import validator
 
 if TYPE_CHECKING:
     from tests.drift.conftest import WatchedSpace
 
 #: Generous: the machine may be busy.
 pytestmark = pytest.mark.timeout(180)
-
-
-def notification_schema() -> dict[str, object]:
-    """The schema `state/schema/notification-v1.json`."""
-    return schemas()["notification-v1.json"]
 
 
 @pytest.mark.matrix
@@ -37,7 +31,7 @@ def test_changes_are_reported_as_they_happen(watched_space: WatchedSpace) -> Non
     )
     assert first["alert"]["fields"][0]["path"] == "max_age"
     assert first["by"]["user"] == "acc"
-    jsonschema.Draft202012Validator(notification_schema()).validate(first)
+    validator("notification").validate(first)
 
     watched_space.change_stream("B", "leaf", max_msgs=5)
     assert job.next_alert_key() == ("opened", "changed", "leaf/stream/B")

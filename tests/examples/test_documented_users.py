@@ -229,18 +229,13 @@ def test_every_command_of_the_documented_users(
     wrong += shop.play(2, THIRD)
     assert wrong == []
     if domain == "hub" and server_version >= (2, 14):  # older ones have less
-        assert list_unused(shop.sent, conf) <= UNUSED
-
-
-def list_unused(sent: dict[str, set[str]], conf: str) -> set[str]:
-    """Return the permissions of the server itself that no request used."""
-    return {
-        f"{user} {pattern}"
-        for user in ("plan", "drift", "deploy")
-        for pattern in allowed(f"jsplan-{user}_permissions", conf)
-        if not pattern.startswith(("$JS.*.", "$JS.hub."))
-        and not any(matches(pattern, s) for s in sent[user])
-    }
+        assert {
+            f"{user} {pattern}"
+            for user in ("plan", "drift", "deploy")
+            for pattern in allowed(f"jsplan-{user}_permissions", conf)
+            if not pattern.startswith(("$JS.*.", "$JS.hub."))
+            and not any(matches(pattern, s) for s in shop.sent[user])
+        } <= UNUSED
 
 
 def test_no_user_hears_what_another_one_is_answered(hub: Server) -> None:

@@ -208,29 +208,6 @@ def test_files_are_yaml(path: Path) -> None:
     )
 
 
-def command_lines() -> list[list[str]]:
-    """Return the arguments of every command line of jsplan in the example."""
-    found = [
-        found
-        for path in FILES
-        for document in yaml.safe_load_all(path.read_text("utf-8"))
-        for found in _lists(document)
-    ]
-    texts = [
-        path.read_text("utf-8")
-        for path in EXAMPLE.rglob("*")
-        if path.suffix == ".service" or path.name in ("crontab", "drift.yml")
-    ]
-    written = [
-        line
-        for text in texts
-        for line in re.findall(r"(?m)\b(jsplan drift[^>|#\n]*?)(?= 2?>| \|\||$)", text)
-    ]
-    return [words[1:] for words in found if words[:1] == ["jsplan"]] + [
-        shlex.split(line)[1:] for line in written
-    ]
-
-
 def _lists(node: Any) -> Iterator[list[str]]:
     if isinstance(node, dict):
         for value in node.values():
@@ -244,7 +221,25 @@ def _lists(node: Any) -> Iterator[list[str]]:
 
 def test_every_command_line_exists() -> None:
     """Every command line of the example has only commands and options of jsplan."""
-    found = command_lines()
+    lists = [
+        lists
+        for path in FILES
+        for document in yaml.safe_load_all(path.read_text("utf-8"))
+        for lists in _lists(document)
+    ]
+    texts = [
+        path.read_text("utf-8")
+        for path in EXAMPLE.rglob("*")
+        if path.suffix == ".service" or path.name in ("crontab", "drift.yml")
+    ]
+    written = [
+        line
+        for text in texts
+        for line in re.findall(r"(?m)\b(jsplan drift[^>|#\n]*?)(?= 2?>| \|\||$)", text)
+    ]
+    found = [words[1:] for words in lists if words[:1] == ["jsplan"]] + [
+        shlex.split(line)[1:] for line in written
+    ]
     assert len(found) >= 7
     for arguments in found:
         parse(root, "jsplan", arguments)

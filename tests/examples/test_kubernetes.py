@@ -101,11 +101,7 @@ def test_the_job_applies_and_the_deployment_is_ready(
     assert "No changes." in again.out, again.text
     with Raw(server.url, server.user, server.password) as raw:
         assert raw.api("$JS.API.STREAM.INFO.ORDERS")["config"]["max_age"] == 30 * 86_400 * 10**9
-    check_probes(folder)
-
-
-def check_probes(folder: Path) -> None:
-    """Run the command of the Deployment, and ask the paths of its probes."""
+    # Run the command of the Deployment, and ask the paths of its probes.
     found = container("drift.yaml")
     command = found["command"][1:]
     port = command[command.index("--metrics") + 1]

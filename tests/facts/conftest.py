@@ -20,7 +20,7 @@ from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.workspaces import Space, single_space
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from jsplan.documents.plan import Hazard, Plan
@@ -89,15 +89,9 @@ class FilledServer:
         fill(self.raw, name, count, seed=self.created_count)
         self.wait_last(name, count)
 
-    def delete_messages(self, stream: str, seqs: Iterable[int]) -> None:
-        """Delete messages, so that sequences have gaps."""
-        self.raw.delete(stream, *seqs)
-
     def wait_complete(self, stream: str, messages: int = MESSAGES) -> None:
         """Wait until a stream has all its messages."""
-        self.server.wait_until(
-            lambda: self.raw.state(stream)["messages"] == messages, f"{stream} to be complete", 60
-        )
+        self.raw.wait_for(stream, messages)
 
     def wait_last(self, stream: str, seq: int) -> None:
         """Wait until `seq` messages were stored, even if some were deleted since."""
@@ -126,11 +120,8 @@ class FilledServer:
         return int((time.time() - self.old_until - 0.2) * 1e9)
 
     def consumer(self, stream: str, name: str, **config: Any) -> None:
-        """Create or change a durable pull consumer."""
-        wanted = {"durable_name": name, "ack_policy": "explicit", "max_ack_pending": -1} | config
-        self.raw.api_ok(
-            f"$JS.API.CONSUMER.CREATE.{stream}.{name}", {"stream_name": stream, "config": wanted}
-        )
+        """Create or change a durable pull consumer without a limit of what is not acknowledged."""
+        self.raw.consumer(stream, name, **{"max_ack_pending": -1} | config)
 
     def fetch_and_ack(
         self, stream: str, consumer: str, count: int, *, skip: int = 0
@@ -173,10 +164,8 @@ def fill_sources(filled_server: FilledServer) -> None:
     for name in SOURCES:
         fill(raw, name, MESSAGES - OLD, seed=2)
         filled_server.wait_complete(name)
-    filled_server.delete_messages(
-        "HOLED",
-        [*range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20), *range(OLD + 200, MESSAGES, 53)],
-    )
+    raw.delete("HOLED", *range(5, OLD - 20, 53), *range(OLD - 20, OLD + 20))
+    raw.delete("HOLED", *range(OLD + 200, MESSAGES, 53))
 
 
 @pytest.fixture

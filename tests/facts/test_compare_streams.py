@@ -46,8 +46,7 @@ def reader_of(api: DomainApi, raw: Raw, name: str) -> ContentReader:
 def mirror(raw: Raw, *, direct: bool) -> None:
     """Create the mirror B of A, and wait until it is complete."""
     raw.create("B", mirror={"name": "A"}, allow_direct=direct)
-    while raw.state("B")["messages"] < 30:
-        pass
+    raw.wait_for("B", 30)
 
 
 def differences(found: Comparison) -> tuple[int, list[int], list[int], list[int]]:
@@ -133,8 +132,7 @@ async def test_conditions_of_a_publish_do_not_differ(raw: Raw, api: DomainApi) -
     ):
         raw.request("A.1", b"x", headers)
     raw.create("B", mirror={"name": "A"})
-    while raw.state("B")["messages"] < 2:
-        pass
+    raw.wait_for("B", 2)
 
     found = await compare(api, raw.api_level())
 

@@ -204,11 +204,7 @@ def test_a_source_of_another_domain(clean_hub_leaf: Sandbox, tmp_path: Path) -> 
     with Raw(hub.url, hub.user, hub.password, timeout=20) as raw:
         for _ in range(30):
             raw.request("o", b"x")
-        hub.wait_until(
-            lambda: raw.state("T", "hub")["messages"] == 30,
-            "30 messages",
-            60,
-        )
+        raw.wait_for("T", 30, "hub")
         hub.wait_until(
             lambda: raw.api_ok("$JS.hub.API.STREAM.INFO.T")["sources"][0]["lag"] == 0,
             "no lag",

@@ -34,21 +34,12 @@ def behind_the_end(first: int) -> dict[str, Any]:
     return {"deliver_policy": "by_start_sequence", "opt_start_seq": first}
 
 
-def wait_for_count(server: Server, raw: Raw, wanted: int) -> None:
-    """Wait until the stream has so many messages: the server deletes after its answer."""
-    server.wait_until(
-        lambda: raw.state("I")["messages"] == wanted,
-        f"leave {wanted} messages in I",
-        20,
-    )
-
-
 def test_another_filter_behind_the_end(server: Server, raw: Raw) -> None:
     """A changed filter of a consumer that starts behind the end deletes wanted messages."""
     raw.consumer("I", "LATE", **behind_the_end(8))
     raw.consumer("I", "LATE", **behind_the_end(8), filter_subject="i.>", action="update")
 
-    wait_for_count(server, raw, 0 if raw.api_level() >= PURGE_LEVEL else 3)
+    raw.wait_for("I", 0 if raw.api_level() >= PURGE_LEVEL else 3)
 
 
 def test_the_deletion_of_one_of_two(server: Server, raw: Raw) -> None:
@@ -57,7 +48,7 @@ def test_the_deletion_of_one_of_two(server: Server, raw: Raw) -> None:
     raw.consumer("I", "LATER", **behind_the_end(9))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATER")
 
-    wait_for_count(server, raw, 0 if raw.api_level() >= PURGE_LEVEL else 3)
+    raw.wait_for("I", 0 if raw.api_level() >= PURGE_LEVEL else 3)
 
 
 def test_the_deletion_of_the_only_one(server: Server, raw: Raw) -> None:
@@ -65,7 +56,7 @@ def test_the_deletion_of_the_only_one(server: Server, raw: Raw) -> None:
     raw.consumer("I", "LATE", **behind_the_end(8))
     raw.api_ok("$JS.API.CONSUMER.DELETE.I.LATE")
 
-    wait_for_count(server, raw, 3)
+    raw.wait_for("I", 3)
 
 
 @pytest.mark.parametrize(

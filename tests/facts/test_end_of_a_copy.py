@@ -33,7 +33,7 @@ def test_the_end_of_a_copy_is_moved(server: Server, storage: str, limits: dict[s
             raw.api_ok("$JS.API.STREAM.MSG.DELETE.O", {"seq": seq})
         copy = {"name": "COPY", "storage": storage} | limits
         raw.api_ok("$JS.API.STREAM.CREATE.COPY", copy | {"mirror": {"name": "O"}})
-        server.wait_until(lambda: raw.state("COPY")["messages"] == 12, "copy")
+        raw.wait_for("COPY", 12)
         assert raw.state("COPY")["last_seq"] == 12
         raw.api_ok("$JS.API.STREAM.UPDATE.COPY", copy | {"subjects": [PARKING]})
 

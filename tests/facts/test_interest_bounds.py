@@ -160,21 +160,21 @@ def check_bound(model: Model, *, by_subject: bool, was_interest: bool) -> None:
 
 
 @given(models(is_interest=True), st.booleans())
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=350, deadline=None)
 def test_the_bound_of_an_interest_stream_is_never_too_low(model: Model, by_subject: bool) -> None:
     """No more messages are unwanted than the bound says."""
     check_bound(model, by_subject=by_subject, was_interest=True)
 
 
 @given(models(is_interest=False), st.booleans())
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=350, deadline=None)
 def test_the_bound_of_other_streams_is_never_too_low(model: Model, by_subject: bool) -> None:
     """A stream that becomes an interest stream may have messages that all have finished."""
     check_bound(model, by_subject=by_subject, was_interest=False)
 
 
 @given(models(is_interest=True))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_nothing_is_lost_where_no_consumer_wants_less(model: Model) -> None:
     """The bound is 0 if consumers that all began at the start get more subjects."""
     changes = [

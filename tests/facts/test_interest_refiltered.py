@@ -45,18 +45,6 @@ def put_consumer(raw: Raw, name: str, **config: Any) -> dict[str, Any]:
     return body
 
 
-def make_stream(raw: Raw, acks: str, subjects: str, taken: int) -> None:
-    """Make a stream with limits. READER finishes `i.a`, OTHER takes some of `i.b`."""
-    raw.api_ok("$JS.API.STREAM.CREATE.I", STREAM)
-    put_consumer(raw, "READER", filter_subject="i.a", ack_policy="explicit")
-    put_consumer(raw, "OTHER", filter_subject="i.b", ack_policy=acks)
-    for letter in subjects:
-        fill(raw, 1, (f"i.{letter}",))
-    pull(raw, "I", "READER", 9, None)
-    if taken:
-        pull(raw, "I", "OTHER", taken, () if acks == "none" else None)
-
-
 def finished(subjects: str, taken: int, fields: dict[str, Any]) -> int:
     """Return how many messages up to the last delivery of OTHER match its new filter."""
     places = [place for place, letter in enumerate(subjects) if letter == "b"][:taken]
@@ -81,7 +69,15 @@ async def test_what_a_consumer_has_passed(
     level = raw.api_level()
     address = Address.of_stream("main", "I")
     for (load, (subjects, taken)), (fields, matched) in itertools.product(LOADS.items(), FILTERS):
-        make_stream(raw, acks, subjects, taken)
+        # Make a stream with limits. READER finishes `i.a`, OTHER takes some of `i.b`.
+        raw.api_ok("$JS.API.STREAM.CREATE.I", STREAM)
+        put_consumer(raw, "READER", filter_subject="i.a", ack_policy="explicit")
+        put_consumer(raw, "OTHER", filter_subject="i.b", ack_policy=acks)
+        for letter in subjects:
+            fill(raw, 1, (f"i.{letter}",))
+        pull(raw, "I", "READER", 9, None)
+        if taken:
+            pull(raw, "I", "OTHER", taken, () if acks == "none" else None)
         if earlier:
             put_consumer(raw, "OTHER", ack_policy=acks, **fields)
         change = build_change("OTHER", "same", {"name": "OTHER", "ack_policy": acks} | fields)

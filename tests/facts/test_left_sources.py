@@ -22,7 +22,7 @@ def test_the_consumer_of_a_source_that_left_goes_by_itself(server: Server) -> No
         raw.create("M", sources=[{"name": "A"}])
         for number in range(5):
             raw.api_ok(f"a.{number}", b"x")
-        server.wait_until(lambda: raw.count("M") == 5, "let the source copy")
+        raw.wait_for("M", 5)
 
         raw.api_ok("$JS.API.STREAM.UPDATE.M", {"name": "M", "subjects": ["m"]})
         raw.api_ok("$JS.API.STREAM.UPDATE.A", origin | {"retention": "interest"})

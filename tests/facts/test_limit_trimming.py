@@ -67,7 +67,7 @@ def stream_models(draw: st.DrawFn) -> StreamModel:
 
 
 @given(stream_models())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_forward_walk_finds_the_deletions(model: StreamModel) -> None:
     """A walk from the first message finds the deleted messages and bytes, and stops early."""
     kept = trim(model)
@@ -83,7 +83,7 @@ def test_a_forward_walk_finds_the_deletions(model: StreamModel) -> None:
 
 
 @given(stream_models())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_the_number_is_known_before_the_bytes(model: StreamModel) -> None:
     """Once the trimmed prefix is known, the counts per subject give the number of deletions."""
     counts = model.counts if model.limits.max_msgs_per_subject else {}
@@ -97,7 +97,7 @@ def test_the_number_is_known_before_the_bytes(model: StreamModel) -> None:
 
 
 @given(stream_models())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_a_backward_walk_finds_the_same(model: StreamModel) -> None:
     """A walk from the last message finds the messages that stay."""
     kept = trim(model)

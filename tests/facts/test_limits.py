@@ -196,9 +196,7 @@ def test_messages_that_never_expire_are_not_counted(
         filled_server.raw.request(
             f"{stream}.x", b"x", {"Nats-TTL": "never"} if number % 3 == 0 else None
         )
-    filled_server.server.wait_until(
-        lambda: filled_server.raw.state(stream)["messages"] == 300, "300 messages", 10
-    )
+    filled_server.raw.wait_for(stream, 300)
     before = filled_server.raw.state(stream)
     first = filled_server.raw.api_ok(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": 300})["message"][
         "time"

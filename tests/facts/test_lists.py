@@ -54,21 +54,6 @@ CONSUMERS: list[dict[str, Any]] = [
 ]
 
 
-def make_objects(raw: Raw) -> None:
-    """Create a stream and a consumer of every kind, with messages."""
-    for config in STREAMS:
-        unsealed = {name: value for name, value in config.items() if name != "sealed"}
-        raw.api_ok(f"$JS.API.STREAM.CREATE.{config['name']}", unsealed)
-        if "sealed" in config:
-            raw.api_ok(f"$JS.API.STREAM.UPDATE.{config['name']}", config)
-    for config in CONSUMERS:
-        name = config.get("durable_name") or config["name"]
-        body = {"stream_name": "PLAIN", "config": config | {"name": name}, "action": "create"}
-        raw.api_ok(f"$JS.API.CONSUMER.CREATE.PLAIN.{name}", body)
-    for subject in ("plain.a", "plain.b", "memory.x"):
-        assert "seq" in raw.api(subject, b"text"), subject
-
-
 def comparable(info: dict[str, Any], *, cluster: bool) -> dict[str, Any]:
     """Return INFO, or an element of a list, without what depends on the time and the request."""
     config = dict(info["config"])
@@ -114,7 +99,18 @@ def copied(raw: Raw) -> dict[str, int]:
 def test_a_list_shows_what_info_shows(server: Server) -> None:
     """Elements of both lists equal INFO but for `_nats.*` metadata and the name of the server."""
     with Raw(server.url) as raw:
-        make_objects(raw)
+        # Create a stream and a consumer of every kind, with messages.
+        for config in STREAMS:
+            unsealed = {each: value for each, value in config.items() if each != "sealed"}
+            raw.api_ok(f"$JS.API.STREAM.CREATE.{config['name']}", unsealed)
+            if "sealed" in config:
+                raw.api_ok(f"$JS.API.STREAM.UPDATE.{config['name']}", config)
+        for config in CONSUMERS:
+            each = config.get("durable_name") or config["name"]
+            body = {"stream_name": "PLAIN", "config": config | {"name": each}, "action": "create"}
+            raw.api_ok(f"$JS.API.CONSUMER.CREATE.PLAIN.{each}", body)
+        for subject in ("plain.a", "plain.b", "memory.x"):
+            assert "seq" in raw.api(subject, b"text"), subject
         server.wait_until(
             lambda: all(
                 copied(raw)[name] >= count for name, count in (("MIRROR", 1), ("SOURCES", 2))

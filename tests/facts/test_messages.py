@@ -78,9 +78,7 @@ async def test_sizes_are_what_the_store_counts(
             filled_server.raw.publish_raw(f"{stream}.größe.{size}", block, b"x" * size)
     filled_server.raw.flush()
     count = len(BLOCKS) * 6
-    filled_server.server.wait_until(
-        lambda: filled_server.raw.state(stream)["messages"] == count, "all messages", 10
-    )
+    filled_server.raw.wait_for(stream, count)
 
     for batches in readers(filled_server):
         messages = [
@@ -101,7 +99,7 @@ def test_measured_overheads() -> None:
 async def test_all_ways_of_reading_return_the_same(filled_server: FilledServer, pool: Pool) -> None:
     """Forward and backward, in batches and one by one: the same messages, gaps or not."""
     stream = filled_server.new_stream(3_500, allow_direct=True)
-    filled_server.delete_messages(stream, range(5, 3_500, 50))
+    filled_server.raw.delete(stream, *range(5, 3_500, 50))
     seen: list[list[StoredMessage]] = []
     for batches in readers(filled_server):
         messages_reader = reader(pool, filled_server, stream, batches=batches)
@@ -167,7 +165,7 @@ async def test_counting_from_a_sequence(
     """The deleted sequences and the server's own count agree; without both it is unknown."""
     stream = filled_server.new_stream(2_000, allow_direct=True)
     if gaps:
-        filled_server.delete_messages(stream, range(5, 2_000, 40))
+        filled_server.raw.delete(stream, *range(5, 2_000, 40))
     with_gap_list = reader(pool, filled_server, stream, batches=False)
     sequences = [m.seq async for m in with_gap_list.read_forward(1)]
     without_gap_list = reader(pool, filled_server, stream, batches=True)

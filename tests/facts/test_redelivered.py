@@ -280,7 +280,7 @@ def test_redelivered_acknowledged_messages_are_announced(
     before, change, after = STREAM_EVENTS[event]
     write(space).apply()
     fill(raw, 9)
-    replies = take(raw, 9)
+    replies = {stream_sequence(reply): reply for reply in raw.pull("A", "C", 9)}
     raw.ack(replies[seq] for seq in before)
     change(raw)
     raw.ack(replies[seq] for seq in after)
@@ -309,8 +309,3 @@ def bounds_of(hazard: Hazard) -> tuple[int, int]:
         if hazard.exact
         else (hazard.at_least or 0, hazard.at_most or 0)
     )
-
-
-def take(raw: Raw, count: int) -> dict[int, str]:
-    """Deliver messages of the consumer; return the ack subject by sequence."""
-    return {stream_sequence(reply): reply for reply in raw.pull("A", "C", count)}

@@ -61,7 +61,7 @@ def test_a_mirror_ends_before_the_deleted_end_of_its_origin(server: Server) -> N
         mirrored(raw, server)
         raw.delete("A", 39, 40)
         raw.create("C", mirror={"name": "A"})
-        server.wait_until(lambda: raw.state("C")["messages"] == 36, "copy all messages")
+        raw.wait_for("C", 36)
 
         assert (raw.state("A")["last_seq"], raw.state("C")["last_seq"]) == (40, 38)
         none = raw.api("$JS.API.STREAM.MSG.GET.A", {"seq": 39, "next_by_subj": ">"})
@@ -113,9 +113,9 @@ def test_a_mirror_consumes_what_acknowledgements_delete(retention: str, server: 
         )
         for number in range(5):
             raw.request(f"A.{number}", b"x")
-        server.wait_until(lambda: raw.state("B")["messages"] == 5, "copy all messages")
+        raw.wait_for("B", 5)
 
-        server.wait_until(lambda: raw.state("A")["messages"] == 0, "lose its messages")
+        raw.wait_for("A", 0)
 
 
 def queue(raw: Raw, retention: str) -> list[str]:
@@ -147,7 +147,7 @@ def test_a_quiesced_interest_stream_deletes_nothing(server: Server) -> None:
 
         raw.api_ok("$JS.API.STREAM.UPDATE.A", config)
 
-        server.wait_until(lambda: raw.state("A")["messages"] == 5, "delete what is acknowledged")
+        raw.wait_for("A", 5)
 
 
 def test_a_quiesced_work_queue_takes_acknowledgements(
@@ -186,7 +186,7 @@ def test_a_placeholder_holds_what_becomes_an_interest_stream(server: Server) -> 
 
         raw.api_ok("$JS.API.CONSUMER.DELETE.A.HOLD")
 
-        server.wait_until(lambda: raw.state("A")["messages"] == 4, "delete what none wants")
+        raw.wait_for("A", 4)
 
 
 def schedule(raw: Raw, name: str, seconds: float, stream: str = "A") -> None:

@@ -68,7 +68,7 @@ def test_a_source_with_a_sequence_and_a_restart(make_server: MakeServer) -> None
         create_origin(raw)
         sources = [{"name": "S", "opt_start_seq": 1}]
         raw.create("T", sources=sources)
-        server.wait_until(lambda: raw.state("T")["messages"] == 5, "copy")
+        raw.wait_for("T", 5)
         raw.api_ok("$JS.API.STREAM.PURGE.T")
 
     server.restart()

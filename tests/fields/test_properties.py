@@ -209,7 +209,10 @@ def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[
                 body
                 | {
                     "lifecycle": {"on_replace": "recreate"},
-                    "consumers": replaceable_consumers(body),
+                    "consumers": [
+                        consumer | {"lifecycle": {"on_replace": "recreate"}}
+                        for consumer in body["consumers"]
+                    ],
                 }
                 for body in bodies
             ]
@@ -226,11 +229,6 @@ def legal(space: Space, wanted: list[Body], fallback: list[Body]) -> tuple[list[
             kept for body in bodies if (kept := without_refused(body, wrong, safe)) is not None
         ]
     raise AssertionError(f"still refused: {errors}")
-
-
-def replaceable_consumers(body: Body) -> list[Body]:
-    """Return its consumers, which may be recreated."""
-    return [consumer | {"lifecycle": {"on_replace": "recreate"}} for consumer in body["consumers"]]
 
 
 def without_refused(body: Body, wrong: set[str | None], safe: dict[str, Body]) -> Body | None:

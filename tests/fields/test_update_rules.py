@@ -66,7 +66,9 @@ def check_prediction(case: Case, version: str) -> None:
 @pytest.mark.parametrize("case", ALL, ids=str)
 def test_this_server_does_what_was_measured_and_predicted(case: Case, bench: ServerBench) -> None:
     """This server answers each raw update as it was measured, and as the tables predict."""
-    outcome, live = play_on_server(case, bench.raw, bench)
+    outcome, live = (
+        _stream(case, bench.raw) if case.kind == "stream" else _consumer(case, bench.raw, bench)
+    )
     if VERSION in case.measured:
         assert summary(outcome) == summary(case.measured[VERSION])
     if live:
@@ -87,36 +89,24 @@ def summary(outcome: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def play_on_server(
-    case: Case, raw: Raw, bench: ServerBench
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what the server did, as the data files write it, and its echo before the update.
-
-    The echo is empty if the server created nothing.
-    """
-    return _stream(case, raw) if case.kind == "stream" else _consumer(case, raw, bench)
-
-
 def _stream(case: Case, raw: Raw) -> tuple[dict[str, Any], dict[str, Any]]:
     made = raw.api("$JS.API.STREAM.CREATE.U", case.before)
     if "error" in made:
         return {"outcome": "create_failed", "error": _error(made)}, {}
     try:
-        _prepare(case.pre, made["config"], raw)
+        if case.pre == "SEAL":
+            raw.api_ok("$JS.API.STREAM.UPDATE.U", made["config"] | {"sealed": True})
+        for number in range({"CONS": 1, "CONS2": 2}.get(case.pre, 0)):
+            name = f"d{number + 1}"
+            consumer = {"durable_name": name, "ack_policy": "explicit"}
+            raw.api_ok(
+                f"$JS.API.CONSUMER.CREATE.U.{name}", {"stream_name": "U", "config": consumer}
+            )
         live = raw.config("U")
         answer = raw.api("$JS.API.STREAM.UPDATE.U", case.after)
         return _outcome(answer, live, raw.config("U")), live
     finally:
         raw.api_ok("$JS.API.STREAM.DELETE.U")
-
-
-def _prepare(pre: str, config: dict[str, Any], raw: Raw) -> None:
-    if pre == "SEAL":
-        raw.api_ok("$JS.API.STREAM.UPDATE.U", config | {"sealed": True})
-    for number in range({"CONS": 1, "CONS2": 2}.get(pre, 0)):
-        name = f"d{number + 1}"
-        consumer = {"durable_name": name, "ack_policy": "explicit"}
-        raw.api_ok(f"$JS.API.CONSUMER.CREATE.U.{name}", {"stream_name": "U", "config": consumer})
 
 
 def _consumer(case: Case, raw: Raw, bench: ServerBench) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -18,8 +18,8 @@ SEED: Final = 15
 #: Documents of each target in `make test`, besides the seeds and kept cases. One process reads all, because it takes five
 #: seconds of CPU to load all of jsplan and to compile its schemas.
 FEW: Final = {
-    "config": 300, "config-file": 40, "connection": 40, "wire": 100, "advisories": 100, "plan": 40, "state": 40, "state-parts": 30,
-    "lock": 45, "manifest": 50, "archive": 75, "answers": 100,
+    "config": 150, "config-file": 20, "connection": 20, "wire": 50, "advisories": 50, "plan": 20, "state": 20, "state-parts": 15,
+    "lock": 20, "manifest": 25, "archive": 35, "answers": 50,
 }  # fmt: skip
 #: Imports a module without bytecode while the guard is active.
 IMPORT_UNDER_GUARD: Final = """

@@ -6,16 +6,15 @@ import json
 import xml.etree.ElementTree as ET
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import orjson
 import pytest
 
 from jsplan.cli.main import main
 from jsplan.documents.base import dumps
 from jsplan.workflows.plan import save_plan
-from jsplan.workflows.schemas import schemas
 from jsplan.workflows.validate import build_plan_graph
 from tests.graph.support import STORES, write_workspace
+from tests.support.schemas import validator
 from tests.support.workspaces import hub_leaf_space
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def test_each_format_is_made(tmp_path: Path, capsys: Capture) -> None:
     assert out["dot"].startswith("digraph")
     assert ET.fromstring(out["svg"]).tag.endswith("svg")  # noqa: S314 - our own
     document = json.loads(out["json"])
-    jsonschema.Draft202012Validator(schemas()["graph-v1.json"]).validate(document)
-    assert set(document) == set(schemas()["graph-v1.json"]["properties"])
+    validator("graph").validate(document)
+    assert set(document) == set(validator("graph").schema["properties"])
     assert (document["kind"], len(document["domains"]), len(document["links"])) == (
         "graph",
         201,
@@ -153,9 +152,7 @@ def test_a_plan_is_drawn_with_its_actions(
         ("hub/stream/T", "hub/stream/ALL"): "delete",
         ("hub/stream/B", "hub/stream/M"): "create",
     }
-    jsonschema.Draft202012Validator(schemas()["graph-v1.json"]).validate(
-        orjson.loads(dumps(graph.to_json()))
-    )
+    validator("graph").validate(orjson.loads(dumps(graph.to_json())))
     assert main(["graph", str(path), "--format", "svg"]) == 0
     picture = capsys.readouterr().out
     for words in (

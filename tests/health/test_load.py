@@ -45,7 +45,19 @@ def under_load(linked_servers: LinkedServers, seed: int) -> Iterator[None]:
         try:
             with Raw(linked_servers.sandbox[server].url, name, name, timeout=30) as raw:
                 while not over.wait(chance.random() ** 3):
-                    _burst(raw, stream, chance)
+                    size = int(10 * chance.paretovariate(0.5)) % 20_000
+                    raw.publish_all(
+                        encode(f"{stream}.{chance.choice('aabbbbbc')}", bytes(size))
+                        for _ in range(chance.randrange(1, 1500))
+                    )
+                    raw.flush()
+                    if chance.random() < 0.1:
+                        raw.api_ok(
+                            f"$JS.API.STREAM.PURGE.{stream}", {"keep": chance.choice((0, 10, 500))}
+                        )
+                    if chance.random() < 0.1:
+                        last = raw.state(stream)["last_seq"]
+                        raw.api(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": max(1, last)})
         except BaseException as error:  # noqa: BLE001 - raised again where the test sees it
             failed.append(error)
 
@@ -61,20 +73,6 @@ def under_load(linked_servers: LinkedServers, seed: int) -> Iterator[None]:
         for thread in threads:
             thread.join()
     assert not failed
-
-
-def _burst(raw: Raw, stream: str, chance: random.Random) -> None:
-    size = int(10 * chance.paretovariate(0.5)) % 20_000
-    raw.publish_all(
-        encode(f"{stream}.{chance.choice('aabbbbbc')}", bytes(size))
-        for _ in range(chance.randrange(1, 1500))
-    )
-    raw.flush()
-    if chance.random() < 0.1:
-        raw.api_ok(f"$JS.API.STREAM.PURGE.{stream}", {"keep": chance.choice((0, 10, 500))})
-    if chance.random() < 0.1:
-        last = raw.state(stream)["last_seq"]
-        raw.api(f"$JS.API.STREAM.MSG.DELETE.{stream}", {"seq": max(1, last)})
 
 
 def require_healthy(linked_servers: LinkedServers, folder: Path, seconds: float, seed: int) -> int:

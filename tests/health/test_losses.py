@@ -51,16 +51,6 @@ def causes(space: Space) -> list[str]:
     return [str(breach["cause"]) for breach in found.thresholds]
 
 
-def damage(server: Server) -> None:
-    """Kill the server, flip a bit in the 101st of the messages of K, and start it again."""
-    server.kill()
-    for block in server.store_path.rglob("streams/K/msgs/*.blk"):
-        content = bytearray(block.read_bytes())
-        content[content.index(b"payload-100")] ^= 1
-        block.write_bytes(content)
-    server.start()
-
-
 def test_messages_that_a_server_lost(make_server: MakeServer, tmp_path: Path) -> None:
     """Unreadable messages, and a last sequence that fell, are critical, with numbers.
 
@@ -75,7 +65,13 @@ def test_messages_that_a_server_lost(make_server: MakeServer, tmp_path: Path) ->
             raw.request("k.a", b"payload-%03d" % number)
     space.write(streams=[stream | {"description": "applied with 200 messages"}]).apply()
     assert attention(space) == []
-    damage(server)
+    # Kill the server, flip a bit in the 101st of the messages of K, and start it again.
+    server.kill()
+    for block in server.store_path.rglob("streams/K/msgs/*.blk"):
+        content = bytearray(block.read_bytes())
+        content[content.index(b"payload-100")] ^= 1
+        block.write_bytes(content)
+    server.start()
 
     address = "main/stream/K"
     assert attention(space) == [
@@ -167,10 +163,7 @@ def test_what_clients_delete_is_no_loss(server: Server, tmp_path: Path) -> None:
             for _ in range(3):
                 for subject in ("k.a", "o.b", "o.a"):
                     raw.request(subject, b"x")
-            server.wait_until(
-                lambda: raw.state("M")["messages"] == total,
-                f"have {total} messages in the mirror",
-            )
+            raw.wait_for("M", total)
 
         publish(3)
         assert attention(space) == []

@@ -32,16 +32,6 @@ def cluster() -> Iterator[Sandbox]:
         yield sandbox
 
 
-def write_space(folder: Path, server: Server, streams: list[dict[str, Any]]) -> Space:
-    """Write a workspace on one server of the cluster."""
-    connection = {"url": server.url, "user": server.user, "password": server.password}
-    base = {"jsplan": 1, "workspace": "test", "connections": {"main": connection}}
-    domains = {"main": {"connection": "main", "js_domain": None}}
-    return Space(folder, base | {"domains": domains, "defaults": {"domain": "main"}}).write(
-        streams=streams
-    )
-
-
 def find_leader(raw: Raw, name: str) -> str:
     """Return the key of the server that leads the stream, or the consumer `STREAM.CONSUMER`."""
     info = raw.api_ok(f"$JS.API.{'CONSUMER' if '.' in name else 'STREAM'}.INFO.{name}")
@@ -59,7 +49,14 @@ def test_a_server_that_is_down(cluster: Sandbox, tmp_path: Path) -> None:
     streams = [{"name": "ALL", "num_replicas": 3, "subjects": ["all"], "consumers": consumers}]
     streams += [{"name": f"ONE{n}", "subjects": [f"one.{n}"]} for n in range(MIN_STREAMS)]
     with Raw(cluster["n1"].url, cluster["n1"].user, cluster["n1"].password) as raw:
-        space = write_space(tmp_path, cluster["n1"], streams)
+        # Write a workspace on one server of the cluster.
+        server = cluster["n1"]
+        connection = {"url": server.url, "user": server.user, "password": server.password}
+        base = {"jsplan": 1, "workspace": "test", "connections": {"main": connection}}
+        domains = {"main": {"connection": "main", "js_domain": None}}
+        space = Space(tmp_path, base | {"domains": domains, "defaults": {"domain": "main"}}).write(
+            streams=streams
+        )
         _, result = space.apply()
         assert result.exit_code == 0, [step.error for step in result.steps]
         raw.publish("all", b"1")

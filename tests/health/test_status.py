@@ -5,15 +5,14 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from jsplan.cli.main import main
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
-from jsplan.workflows.schemas import schemas
 from jsplan.workflows.status import status
 from tests.support.process import start_process
+from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def test_status_on_the_command_line(
     assert main(["-C", str(tmp_path), "status"]) == 0
     text = capsys.readouterr().out
 
-    jsonschema.Draft202012Validator(schemas()["status-v1.json"]).validate(document)
+    validator("status").validate(document)
     assert [d["domain"] for d in document["domains"]] == ["leaf"]
     assert [s["address"] for s in document["streams"]] == ["leaf/stream/COPY"]
     assert text.splitlines()[-1] == "Status: 3 domains, 3 streams, 2 consumers, 1 flow."
@@ -110,7 +109,12 @@ def test_watching(linked_servers: LinkedServers, tmp_path: Path) -> None:
     with start_process(tmp_path, "status", "--watch", "--every", "500ms", "--json") as process:
         assert process.stdout is not None
         first = _frame(process.stdout.readline())
-        named = _until_named(process.stdout)
+        end = time.monotonic() + 60
+        while (found := _frame(process.stdout.readline()))["other/stream/UNDELIVERED"][
+            "healthy"
+        ] is not False:
+            assert time.monotonic() < end
+        named = found
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
 
@@ -121,13 +125,6 @@ def test_watching(linked_servers: LinkedServers, tmp_path: Path) -> None:
 
 def _frame(line: bytes) -> dict[str, Any]:
     return {flow["to"]: flow for flow in json.loads(line)["replication"]}
-
-
-def _until_named(lines: Any) -> dict[str, Any]:
-    end = time.monotonic() + 60
-    while (found := _frame(lines.readline()))["other/stream/UNDELIVERED"]["healthy"] is not False:
-        assert time.monotonic() < end
-    return found
 
 
 def test_flows_of_an_offline_domain_are_unknown(

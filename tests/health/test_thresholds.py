@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from jsplan.address import Address
@@ -18,69 +18,20 @@ from jsplan.health.thresholds import PREFIX, ROWS, known_keys, parse_value
 from jsplan.options import DriftOptions
 from jsplan.units import SECOND, parse_instant
 from jsplan.workflows.drift import drift
-from jsplan.workflows.schemas import schemas
 from jsplan.workflows.status import status
 from tests.support.raw import Raw
+from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space, single_space
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.sandbox import Server
 
 NOW = parse_instant("2026-01-01T12:00:00Z")
 #: Thresholds by resource, and what is expected of them with the content of `space`.
-EXPECTED: dict[str, dict[str, tuple[str, str | None, str]]] = {
-    "main/stream/FEW": {
-        "msgs-warn": ("10", "warning", "5 messages (msgs-warn: 10)"),
-        "msgs-critical": ("2", None, ""),
-        "min-sources": ("2", "critical", "0 sources (min-sources: 2)"),
-        "max-sources": ("2", None, ""),
-    },
-    "main/stream/MANY": {
-        "subjects-warn": ("2", None, ""),  # the critical one is exceeded, too
-        "subjects-critical": ("3", "critical", "3 subjects (subjects-critical: 3)"),
-        "peer-expect": ("3", "critical", "it is not replicated (peer-expect: 3)"),
-        "msgs-critical": ("100", "critical", "3 messages (msgs-critical: 100)"),
-    },
-    "main/stream/FINE": {
-        "enabled": ("true", None, ""),
-        "subjects-warn": ("9", None, ""),
-        "subjects-critical": ("10", None, ""),
-        "msgs-warn": ("0", None, ""),
-    },
-    "main/stream/OFF": {
-        "enabled": ("false", None, ""),
-        "msgs-critical": ("10", None, ""),
-    },
-    "main/stream/WRONG": {
-        "lag-critical": ("many", "critical", "lag-critical: many is not a whole number"),
-    },
-    "main/kv/BUCKET": {
-        "msgs-critical": ("1", "critical", "0 messages (msgs-critical: 1)"),
-    },
-    "main/consumer/FEW/LATE": {
-        "outstanding-ack-critical": (
-            "1",
-            "critical",
-            "2 unacknowledged messages (outstanding-ack-critical: 1)",
-        ),
-        "unprocessed-critical": ("3", "critical", "3 pending messages (unprocessed-critical: 3)"),
-        "waiting-critical": ("1", None, ""),
-        "redelivery-critical": ("1", None, ""),
-        "last-delivery-critical": ("1d", None, ""),
-        "last-ack-critical": (
-            "1d",
-            "critical",
-            "no acknowledgement yet (last-ack-critical: 1d)",
-        ),
-        "pinned": (
-            "true",
-            "critical",
-            "priority_policy is not pinned_client (pinned: true)",
-        ),
-    },
-}  # fmt: skip
+EXPECTED: dict[str, dict[str, tuple[str, str | None, str]]] = read_yaml(
+    Path(__file__).with_name("thresholds.yaml").read_text("utf-8")
+)
 
 
 def metadata(address: str) -> dict[str, str]:
@@ -142,7 +93,7 @@ def test_status_marks_what_is_exceeded(
     found = status(space.load, RecordingObserver())
     document = found.to_json()
 
-    jsonschema.Draft202012Validator(schemas()["status-v1.json"]).validate(document)
+    validator("status").validate(document)
     assert wanted() == {
         (item["address"], breach["key"], breach["level"], breach["cause"])
         for item in (*document["streams"], *document["consumers"])
@@ -168,7 +119,7 @@ def test_drift_is_unhealthy(
     found = drift(space.load, DriftOptions(), RecordingObserver())
 
     document = found.to_json()
-    jsonschema.Draft202012Validator(schemas()["drift-v1.json"]).validate(document)
+    validator("drift").validate(document)
     assert wanted() == {
         (breach["address"], breach["key"], breach["level"], breach["cause"])
         for breach in document["thresholds"]
@@ -349,9 +300,9 @@ def test_every_key_of_the_table_is_tried(row: Any) -> None:
     assert row.text.endswith(".")
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "parsed"),
-    [
+def test_values() -> None:
+    """Values are those that Go parses: what it refuses is refused here."""
+    for value, text, parsed in [
         ("unsigned", "10", 10),
         ("integer", "-1", -1),
         ("duration", "1h30m", 5400 * SECOND),
@@ -362,12 +313,9 @@ def test_every_key_of_the_table_is_tried(row: Any) -> None:
         ("duration", "5", None),
         ("duration", "", None),
         ("flag", "yes", None),
-    ],
-)
-def test_values(value: str, text: str, parsed: int | None) -> None:
-    """Values are those that Go parses: what it refuses is refused here."""
-    if parsed is not None:
-        assert parse_value(value, text) == parsed
-        return
-    with pytest.raises(ValueError, match=r"^not "):
-        parse_value(value, text)
+    ]:
+        if parsed is not None:
+            assert parse_value(value, text) == parsed, (value, text)
+            continue
+        with pytest.raises(ValueError, match=r"^not "):
+            parse_value(value, text)

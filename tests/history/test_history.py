@@ -23,11 +23,11 @@ from jsplan.state.history import (
     with_entry,
 )
 from jsplan.workflows.history import history
-from jsplan.workflows.schemas import schemas
 from jsplan.workflows.state import pull
 from tests.history.conftest import ALL, apply, document, entries, entry, undo
 from tests.support.buckets import new_bucket
 from tests.support.raw import Raw
+from tests.support.schemas import validator
 from tests.support.state import hold_lock, local_state
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ def test_commands(history_space: HistorySpace) -> None:
     assert "1 changed" in table[1]
     assert table[1].endswith("done")
     assert "~ max_msgs: unlimited -> 5" in single_entry
-    schema = schemas()["history-v1.json"]
+    schema = validator("history").schema
     for args in (("history", "--json"), ("history", "2", "--json")):
         jsonschema.Draft202012Validator(schema).validate(document(history_space.run(*args)))
     changed = schema | {"$ref": "#/$defs/ShownChange"}
@@ -250,9 +250,7 @@ def test_commands(history_space: HistorySpace) -> None:
         jsonschema.Draft202012Validator(
             {"$defs": schema["$defs"], "$ref": changed["$ref"]}
         ).validate(change)
-    jsonschema.Draft202012Validator(schemas()["state-v1.json"]).validate(
-        json.loads(pull(history_space.space.load))
-    )
+    validator("state").validate(json.loads(pull(history_space.space.load)))
     wrong = history_space.run("history", "9")
     assert (wrong.code, "the history has no entry 9. It has 1 to 2." in wrong.err) == (1, True)
 

@@ -23,34 +23,6 @@ UP = "jsplan sandbox up"
 README = "README.md"
 
 
-def set_up(home: Path, pip_cache: Path) -> tuple[list[str], dict[str, str]]:
-    """Run what README says before its first `jsplan`; return the lines and the variables."""
-    (block,) = [
-        block for block in blocks(ROOT / README) if block.language == "shell" and UP in block.text
-    ]
-    lines = [line.partition("#")[0].strip() for line in block.text.splitlines()]
-    variables = {
-        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
-        "HOME": str(home),
-        "LANG": "C.UTF-8",
-        "PIP_CACHE_DIR": str(pip_cache),
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PIP_QUIET": "1",
-        "PIP_NO_COMPILE": "1",  # Python compiles what it imports
-    }
-    script = "\n".join(["set -eu", *(line for line in lines if line != UP), 'echo "$PATH"'])
-    done = subprocess.run(
-        ["/bin/bash", "-c", script],
-        cwd=ROOT,
-        env=variables,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=280,
-    )
-    return lines, variables | {"PATH": done.stdout.splitlines()[-1]}
-
-
 @contextmanager
 def servers(variables: dict[str, str]) -> Iterator[dict[str, str]]:
     """Keep `jsplan sandbox up` running on free ports; give the URL of each server."""
@@ -76,7 +48,31 @@ def test_the_first_five_minutes(pip_cache: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
 
-    lines, variables = set_up(home, pip_cache)
+    # Run what README says before its first `jsplan`; return the lines and the variables.
+    (block,) = [
+        block for block in blocks(ROOT / README) if block.language == "shell" and UP in block.text
+    ]
+    lines = [line.partition("#")[0].strip() for line in block.text.splitlines()]
+    variables = {
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "HOME": str(home),
+        "LANG": "C.UTF-8",
+        "PIP_CACHE_DIR": str(pip_cache),
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_QUIET": "1",
+        "PIP_NO_COMPILE": "1",  # Python compiles what it imports
+    }
+    script = "\n".join(["set -eu", *(line for line in lines if line != UP), 'echo "$PATH"'])
+    done = subprocess.run(
+        ["/bin/bash", "-c", script],
+        cwd=ROOT,
+        env=variables,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=280,
+    )
+    variables |= {"PATH": done.stdout.splitlines()[-1]}
 
     assert UP in lines
     program = home / "jsplan-venv" / "bin" / "jsplan"

@@ -132,39 +132,41 @@ def test_the_first_plan_on_a_bare_machine(
     for python, interpreter in interpreters.items():
         folder = tmp_path / python
         folder.mkdir()
-        make_first_plan(
-            way, Request(release, interpreter, folder, tools), clean_hub_leaf["hub"].url
+        # Install in one way, plan once, and check what was printed and what it takes.
+        request = Request(release, interpreter, folder, tools)
+        workspace, home = request.folder / "shop", request.folder / "home"
+        workspace.mkdir()
+        home.mkdir()
+        text = WORKSPACE.format(url=clean_hub_leaf["hub"].url)
+        (workspace / "jsplan.yaml").write_text(text, encoding="utf-8")
+        begun = cpu_seconds()
+
+        installed = WAYS[way](request)
+        ready, started = cpu_seconds(), time.monotonic()
+        done = subprocess.run(
+            [*installed.command, "plan"],
+            cwd=workspace,
+            env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=300,
+            check=False,
         )
+        planned, waited = cpu_seconds(), time.monotonic() - started
 
-
-def make_first_plan(way: str, request: Request, url: str) -> None:
-    """Install in one way, plan once, and check what was printed and what it takes."""
-    workspace, home = request.folder / "shop", request.folder / "home"
-    workspace.mkdir()
-    home.mkdir()
-    text = WORKSPACE.format(url=url)
-    (workspace / "jsplan.yaml").write_text(text, encoding="utf-8")
-    begun = cpu_seconds()
-
-    installed = WAYS[way](request)
-    ready, started = cpu_seconds(), time.monotonic()
-    done = subprocess.run(
-        [*installed.command, "plan"],
-        cwd=workspace,
-        env={"HOME": str(home), "PATH": "/usr/bin:/bin"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    planned, waited = cpu_seconds(), time.monotonic() - started
-
-    LOGGER.info(
-        "| %s | %s | %.1f MB | %.1f s | %.1f s | %.1f s |",
-        *(way, request.folder.name, installed.size / 1e6, ready - begun, planned - ready, waited),
-    )
-    assert (done.returncode, "Plan: 1 to add" in done.stdout) == (0, True), done.stdout
-    assert "arning" not in done.stdout
-    assert installed.size <= LARGEST_INSTALL
+        LOGGER.info(
+            "| %s | %s | %.1f MB | %.1f s | %.1f s | %.1f s |",
+            *(
+                way,
+                request.folder.name,
+                installed.size / 1e6,
+                ready - begun,
+                planned - ready,
+                waited,
+            ),
+        )
+        assert (done.returncode, "Plan: 1 to add" in done.stdout) == (0, True), done.stdout
+        assert "arning" not in done.stdout
+        assert installed.size <= LARGEST_INSTALL

@@ -86,10 +86,41 @@ def test_every_command_works_in_an_empty_environment(
     shop = Shop(installed, tmp_path, clean_hub_leaf["hub"].url)
 
     plan_and_apply(shop)
-    adopt_and_undo(shop, clean_hub_leaf)
-    copying_is_refused(shop)
+    # Adopt unmanaged resources, and undo an apply.
+    with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
+        raw.create("FOUND", subjects=["found.>"])
+    assert "Import: 1 resource." in shop.run(
+        "import --all --domain hub --generate-config found.jsplan.yaml -y"
+    )
+    shop.declare("1d")
+    assert "1 changed" in shop.run("apply -y")
+    assert "1 changed" in shop.run(f"revert {shop.newest_apply()} -y")
+    shop.declare("30d")
+    assert "No changes." in shop.run("plan")
+    # A backfill can be previewed with an upper bound; its run says what to install first.
+    shop.declare("8d", BACKFILL)
+    assert "history" in shop.run("backfill status")
+    shop.publish("orders.a", "orders.b", "orders.a")
+    assert "Backfill: at most 3 messages to copy." in shop.run("backfill plan history")
+    for command in (
+        "backfill run history",
+        "backfill verify history",
+        "apply -y",
+    ):
+        assert INSTALL_SPARK in shop.run(command, code=1)
+    assert "Plan: 0 to add, 1 to change, 0 to destroy, 1 to backfill" in shop.run("plan")
+    shop.declare("8d")
     assert ".whl[sandbox]" in shop.run("plan --rehearse", code=1)
-    save_destroy_and_bring_back(shop)
+    # Save a backup, destroy everything, and restore it.
+    shop.run("backup ** saved")
+    gone = shop.run(
+        "destroy -y --allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION --allow-hazard REMOVES_SUBJECTS"
+    )
+    assert "5 destroyed" in gone
+    assert "restore stream ORDERS" in shop.run(
+        "restore saved -y --allow-hazard DUPLICATES_MESSAGES"
+    )
+    assert "FOUND" in shop.run("status")
 
     install(f"{wheel}[sandbox]", installed, pip_cache)
     require_no_foreign_packages(installed)
@@ -113,46 +144,3 @@ def plan_and_apply(shop: Shop) -> None:
     assert "ORDERS" in shop.run("status")
     for command in ("lint", "graph", "show --state", "access", "domains discover"):
         shop.run(command)
-
-
-def adopt_and_undo(shop: Shop, servers: Sandbox) -> None:
-    """Adopt unmanaged resources, and undo an apply."""
-    with Raw(servers["hub"].url, "acc", "acc") as raw:
-        raw.create("FOUND", subjects=["found.>"])
-    assert "Import: 1 resource." in shop.run(
-        "import --all --domain hub --generate-config found.jsplan.yaml -y"
-    )
-    shop.declare("1d")
-    assert "1 changed" in shop.run("apply -y")
-    assert "1 changed" in shop.run(f"revert {shop.newest_apply()} -y")
-    shop.declare("30d")
-    assert "No changes." in shop.run("plan")
-
-
-def copying_is_refused(shop: Shop) -> None:
-    """A backfill can be previewed with an upper bound; its run says what to install first."""
-    shop.declare("8d", BACKFILL)
-    assert "history" in shop.run("backfill status")
-    shop.publish("orders.a", "orders.b", "orders.a")
-    assert "Backfill: at most 3 messages to copy." in shop.run("backfill plan history")
-    for command in (
-        "backfill run history",
-        "backfill verify history",
-        "apply -y",
-    ):
-        assert INSTALL_SPARK in shop.run(command, code=1)
-    assert "Plan: 0 to add, 1 to change, 0 to destroy, 1 to backfill" in shop.run("plan")
-    shop.declare("8d")
-
-
-def save_destroy_and_bring_back(shop: Shop) -> None:
-    """Save a backup, destroy everything, and restore it."""
-    shop.run("backup ** saved")
-    gone = shop.run(
-        "destroy -y --allow-hazard DELETES_STREAM --allow-hazard BREAKS_REPLICATION --allow-hazard REMOVES_SUBJECTS"
-    )
-    assert "5 destroyed" in gone
-    assert "restore stream ORDERS" in shop.run(
-        "restore saved -y --allow-hazard DUPLICATES_MESSAGES"
-    )
-    assert "FOUND" in shop.run("status")

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import nkeys  # type: ignore[import-untyped]  # it has no stubs
@@ -24,10 +25,10 @@ from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import Layout, Node, User
 from tests.conftest import PROGRAM
 from tests.support.jwt import Keys, Operator
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from jsplan.jetstream.contexts import ConnectionSettings
     from jsplan.sandbox import Server
@@ -35,74 +36,10 @@ if TYPE_CHECKING:
 PASSWORD = "pass-of-ann"
 TOKEN = "token-of-ann"
 
-#: What each case writes into its context, the server it is for, and what its environment has.
-#: `{…}` are those of `Place.texts`.
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
-    "user": ("user", {"user": "ann", "password": PASSWORD}, {}),
-    "user in the url": ("user", {"url": f"nats://ann:{PASSWORD}@127.0.0.1:{{port}}"}, {}),
-    "user in the url replaces user": (
-        "user",
-        {"url": f"nats://ann:{PASSWORD}@127.0.0.1:{{port}}", "user": "no", "password": "one"},
-        {},
-    ),
-    "keys in capitals": ("user", {"USER": "ann", "Password": PASSWORD}, {}),
-    "empty keys": (
-        "user",
-        {"user": "ann", "password": PASSWORD, "creds": "", "nkey": None, "socks_proxy": "",
-         "windows_cert_store": "", "windows_ca_certs_match": None, "new_key": "", "tls_first": False},
-        {},
-    ),
-    "password env": ("user", {"user": "ann", "password": "env://PW"}, {"PW": PASSWORD}),
-    "password data": ("user", {"user": "ann", "password": "data:;base64,{password64}"}, {}),
-    "password file": ("user", {"user": "ann", "password": "file://{folder}/password"}, {}),
-    "password op": ("user", {"user": "ann", "password": "op://vault/item/password"}, {}),
-    "inbox_prefix": ("user", {"user": "ann", "password": PASSWORD, "inbox_prefix": "_I.ann"}, {}),
-    "token": ("token", {"token": TOKEN}, {}),
-    "token env": ("token", {"token": "env://T"}, {"T": TOKEN}),
-    "nkey": ("nkey", {"nkey": "{folder}/user.nk"}, {}),
-    "nkey file": ("nkey", {"nkey": "file://{folder}/user.nk"}, {}),
-    "nkey of a variable": ("nkey", {"nkey": "$KEYS/user.nk"}, {"KEYS": "{folder}"}),
-    "nkey env": ("nkey", {"nkey": "env://SEED"}, {"SEED": "{nkey}"}),
-    "nkey data": ("nkey", {"nkey": "data:;base64,{nkey64}"}, {}),
-    "nkey op": ("nkey", {"nkey": "op://vault/item/nkey"}, {}),
-    "creds": ("jwt", {"creds": "{folder}/ann.creds"}, {}),
-    "creds file": ("jwt", {"creds": "file://{folder}/ann.creds"}, {}),
-    "creds at home": ("jwt", {"creds": "~/ann.creds"}, {}),
-    "creds of HOME": ("jwt", {"creds": "$HOME/ann.creds"}, {}),
-    "creds of {HOME}": ("jwt", {"creds": "${{HOME}}/ann.creds"}, {}),
-    "creds env": ("jwt", {"creds": "env://CREDS"}, {"CREDS": "{creds}"}),
-    "creds data": ("jwt", {"creds": "data:text/plain;base64,{creds64}"}, {}),
-    "creds op": ("jwt", {"creds": "op://vault/item/creds"}, {}),
-    "creds nsc": ("jwt", {"creds": "nsc://O/A/ann"}, {}),
-    "creds nsc with its url": ("jwt", {"creds": "nsc://O/A/ann", "url": ""}, {}),
-    "nkey nsc": ("nkey", {"nkey": "nsc://O/A/nkey"}, {}),
-    "nsc": ("jwt", {"nsc": "nsc://O/A/ann", "url": ""}, {}),
-    "nsc beside creds": ("jwt", {"nsc": "nsc://O/A/none", "creds": "{folder}/ann.creds", "url": ""}, {}),
-    "user_jwt": ("jwt", {"user_jwt": "{jwt}", "user_seed": "{seed}"}, {}),
-    "user_jwt env": (
-        "jwt",
-        {"user_jwt": "env://JWT", "user_seed": "env://SEED"},
-        {"JWT": "{jwt}\n", "SEED": "{seed}\r\n"},
-    ),
-    "bearer": ("jwt", {"user_jwt": "{bearer}"}, {}),
-    "token beside creds": ("jwt", {"creds": "{folder}/ann.creds", "token": "callout"}, {}),
-    "certificate": (
-        "tls",
-        {"ca": "{folder}/ca.pem", "cert": "$HOME/client.pem", "key": "file://{folder}/client.key"},
-        {},
-    ),
-    "tls_first": (
-        "tls_first",
-        {"ca": "~/ca.pem", "cert": "~/client.pem", "key": "~/client.key", "tls_first": True},
-        {},
-    ),
-    "for people": (
-        "user",
-        {"user": "ann", "password": PASSWORD, "name": "x", "description": "Shop", "color_scheme": "b",
-         "jetstream_domain": "hub", "jetstream_api_prefix": "$JS.hub.API", "jetstream_event_prefix": "e"},
-        {},
-    ),
-}  # fmt: skip
+DATA: dict[str, dict[str, Any]] = read_yaml(
+    Path(__file__).with_name("context_logins.yaml").read_text("utf-8")
+)
+CASES, REFUSED = DATA["cases"], DATA["refused"]
 
 
 @dataclass
@@ -147,7 +84,8 @@ class Place:
 
     def resolve(self, case: str) -> ConnectionSettings:
         """Write the context of a case, and resolve it."""
-        way, context, more = CASES[case]
+        way, context = CASES[case]["server"], CASES[case]["context"]
+        more = CASES[case].get("environment", {})
         server = self.server(way)
         (self.home / "service").write_text(server.url, "utf-8")
         filled = {
@@ -288,8 +226,8 @@ async def test_each_key_logs_in(place: Place, case: str, ask: Callable[..., Any]
 
 def test_the_table_is_complete() -> None:
     """Each key of the table that is used or ignored has a case above, each scheme too."""
-    written = {name.lower() for _, context, _ in CASES.values() for name in context}
-    values = {str(value) for _, context, _ in CASES.values() for value in context.values()}
+    written = {name.lower() for case in CASES.values() for name in case["context"]}
+    values = {str(value) for case in CASES.values() for value in case["context"].values()}
 
     assert {key.name for key in CONTEXT_KEYS if key.use is not Use.REFUSED} <= written
     assert [name for name in SCHEMES if not any(v.startswith(f"{name}:") for v in values)] == []
@@ -313,42 +251,10 @@ def refuse(place: Place, **more: str) -> str:
     return f"{caught.value} {caught.value.hint}"
 
 
-#: Contexts that cannot be used, and what the message must have.
-REFUSED: dict[str, tuple[dict[str, Any], list[str]]] = {
-    "unknown key": ({"usr_jwt": "top-secret"}, ["does not know the key `usr_jwt`", "Remove it"]),
-    "unknown scheme": ({"creds": "vault://top-secret"}, ["`creds`", "scheme vault", "op, nsc."]),
-    "scheme of a path": ({"ca": "env://X"}, ["`ca`", "scheme env", "possible: file."]),
-    "no variable": ({"token": "env://NO"}, ["`token`", "variable NO is not set"]),
-    "empty variable": ({"token": "env://EMPTY"}, ["`token`", "variable EMPTY is empty"]),
-    "no variable in a path": ({"key": "$NO/k.pem"}, ["`key`", "variable NO is not set"]),
-    "not base64": ({"creds": "data:;base64,top-secret"}, ["`creds`", "not a data: reference"]),
-    "not data": ({"nkey": "data:top-secret"}, ["`nkey`", "not a data: reference"]),
-    "no creds": ({"creds": "data:;base64,dG9wLXNlY3JldA=="}, ["`creds`", "holds no user JWT"]),
-    "no seed": ({"nkey": "data:;base64,dG9wLXNlY3JldA=="}, ["`nkey`", "holds no seed"]),
-    "no file": ({"password": "file:///no/such", "user": "a"}, ["`password`", "/no/such"]),
-    "op fails": ({"token": "op://vault/item/no"}, ["`token`", "op failed", "isn't an item"]),
-    "nsc fails": ({"nsc": "nsc://O/A/no"}, ["`nsc`", "nsc failed", "invalid user"]),
-    "nsc garbage": ({"nsc": "nsc://O/A/garbage"}, ["`nsc`", "not a profile"]),
-    "nsc no creds": ({"creds": "nsc://O/A/none"}, ["`creds`", "names no creds file"]),
-    "nsc password": ({"user": "a", "password": "nsc://O/A/ann"}, ["`password`", "scheme nsc"]),
-    "two logins": ({"user": "a", "creds": "/top-secret"}, ["`user`, `creds`", "2 ways", "Keep one"]),
-    "password alone": ({"password": "top-secret"}, ["a password and no user", "Add the other"]),
-    "seed alone": ({"user_seed": "top-secret"}, ["`user_seed`", "without `user_jwt`"]),
-    "cert alone": ({"cert": "/top-secret"}, ["a cert and no key", "Add the other"]),
-    "key alone": ({"key": "/top-secret"}, ["a key and no cert", "Add the other"]),
-    "url": ({"url": "http://u:top-secret@h"}, ["`url`", '"http" is not one of nats']),
-    "url without a host": ({"url": "nats://u:top-secret@"}, ["`url`", "names no host"]),
-    "inbox": ({"inbox_prefix": "a.*"}, ["`inbox_prefix`", "no blanks, wildcards"]),
-    "number": ({"token": 12345678}, ["`token`", "is not text"]),
-    "flag": ({"tls_first": "true"}, ["`tls_first`", "is not true or false"]),
-    "content as path": ({"creds": "-----BEGIN top-secret"}, ["its creds is the content"]),
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_value_that_cannot_be_used(place: Place, case: str) -> None:
     """A value that cannot be used is an error that names its key and shows no secret."""
-    context, words = REFUSED[case]
+    context, words = REFUSED[case].values()
     (place.home / "service").write_text("nats://h", "utf-8")
     place.write(context)
     message = refuse(place, EMPTY="")
@@ -432,7 +338,7 @@ def test_no_secret_of_a_context_is_shown(
 ) -> None:
     """Plan and apply with a context show no secret of it, and write none into state."""
     place.resolve(case)
-    for name, value in place.environ(CASES[case][2]).items():
+    for name, value in place.environ(CASES[case].get("environment", {})).items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     name = f"S-{case.replace(' ', '-')}"

@@ -13,6 +13,7 @@ from jsplan.errors import ApiError, ConnectError
 from jsplan.jetstream import connection as links
 from jsplan.jetstream.connection import NatsConnection
 from jsplan.jetstream.contexts import ConnectionSettings
+from tests.jetstream.test_tls import by_link
 from tests.support.listening_server import ListeningServer, info_line, serve_greeting
 
 if TYPE_CHECKING:
@@ -27,14 +28,6 @@ def target(port: int) -> ConnectionSettings:
     return ConnectionSettings(
         key="main", url=f"nats://127.0.0.1:{port}", shown="it", timeout=DEADLINE
     )
-
-
-async def by_link(wanted: ConnectionSettings) -> None:
-    link = NatsConnection(wanted)
-    try:
-        await link.open()
-    finally:
-        await link.close()
 
 
 async def by_wire(wanted: ConnectionSettings) -> None:

@@ -137,18 +137,13 @@ def require_said_or_ended(scene: Scene, phase: str, loss: str) -> None:
         return
     assert payloads(scene, "hub") | payloads(scene, "leaf") >= kept, where
     if loss == "recreated":
-        require_foreign(scene)
+        domain, stream = next(iter(scene.row.kept)).split("/")
+        with scene.raw(domain) as raw:
+            config = raw.config(stream)
+            assert config["subjects"] == ["foreign"]
+            raw.api_ok(f"$JS.API.STREAM.DELETE.{stream}")
     scene.require_clean(scene.row.after, where)
     scene.require_flowing(where)
-
-
-def require_foreign(scene: Scene) -> None:
-    """Check that the stream of another client is as it was, and delete it."""
-    domain, stream = next(iter(scene.row.kept)).split("/")
-    with scene.raw(domain) as raw:
-        config = raw.config(stream)
-        assert config["subjects"] == ["foreign"]
-        raw.api_ok(f"$JS.API.STREAM.DELETE.{stream}")
 
 
 def try_loss(scene: Scene, phase: str, loss: str) -> None:

@@ -14,10 +14,10 @@ import yaml
 from jsplan.cli.main import main
 from jsplan.lint.rules import RULES
 from jsplan.sandbox import Sandbox
-from jsplan.workflows.schemas import schemas
 from tests.conftest import PROGRAM
 from tests.lint.support import HEAD
 from tests.support.raw import NoResponders, Raw
+from tests.support.schemas import validator
 from tests.support.workspaces import hub_leaf_space
 
 Capture = pytest.CaptureFixture[str]
@@ -106,8 +106,8 @@ def test_json_has_all_of_it(folder: Path, capsys: Capture) -> None:
     assert main(["-C", str(folder), "lint", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
 
-    jsonschema.Draft202012Validator(schemas()["lint-v1.json"]).validate(document)
-    assert set(document) == set(schemas()["lint-v1.json"]["properties"])
+    validator("lint").validate(document)
+    assert set(document) == set(validator("lint").schema["properties"])
     assert document["summary"] == {"errors": 0, "warnings": 1, "notes": 1, "ignored": 1}
     assert [(f["code"], f["severity"], f["address"]) for f in document["findings"]] == [
         ("JS201", "warning", "hub/stream/A"),

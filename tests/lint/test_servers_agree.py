@@ -99,7 +99,7 @@ def test_object_stores_cross_and_buckets_do_not(lint_servers: LintServers) -> No
         lint_servers.stream(domain, "LAST", subjects=["last"])
     for subject in ("$O.B.C.x", "$KV.B.k", "last"):
         lint_servers.publish(subject)
-    wait_until(lambda: lint_servers.raw.count("LAST", "leaf") == 1, "the servers to agree")
+    lint_servers.raw.wait_for("LAST", 1, "leaf")
 
     assert [lint_servers.raw.count("OBJ_B", domain) for domain in ("hub", "leaf")] == [1, 1]
     assert [lint_servers.raw.count("KV_B", domain) for domain in ("hub", "leaf")] == [1, 0]
@@ -117,7 +117,7 @@ def test_a_message_comes_by_both_ways(lint_servers: LintServers) -> None:
     lint_servers.wait_until_copying("hub", "ALL")
     lint_servers.publish("sales.x")
 
-    wait_until(lambda: lint_servers.raw.count("ALL", "hub") == 2, "the servers to agree")
+    lint_servers.raw.wait_for("ALL", 2, "hub")
     assert lint_servers.raw.count("S", "leaf") == 1
 
 
@@ -142,7 +142,7 @@ def test_deliveries_to_a_mirror_can_be_stored(lint_servers: LintServers) -> None
     lint_servers.wait_until_copying("hub", "M")
     lint_servers.publish("sales.x")
 
-    wait_until(lambda: lint_servers.raw.count("M", "hub") == 1, "the servers to agree")
+    lint_servers.raw.wait_for("M", 1, "hub")
     assert lint_servers.raw.count("LOG", "hub") > 0
 
 
@@ -156,10 +156,10 @@ def test_ids_of_another_origin_are_duplicates(lint_servers: LintServers) -> None
     for name in ("ALL", "FEWER"):
         lint_servers.wait_until_copying("hub", name)
     lint_servers.publish("a", "1")
-    wait_until(lambda: lint_servers.raw.count("FEWER", "hub") == 1, "the servers to agree")
+    lint_servers.raw.wait_for("FEWER", 1, "hub")
     lint_servers.publish("b", "1", "2")
 
-    wait_until(lambda: lint_servers.raw.count("ALL", "hub") == 3, "the servers to agree")
+    lint_servers.raw.wait_for("ALL", 3, "hub")
     wait_until(
         lambda: (
             lint_servers.api("hub", "STREAM.MSG.GET.FEWER", {"last_by_subj": "b"})["message"][
@@ -191,7 +191,7 @@ def test_a_copy_keeps_what_expires(lint_servers: LintServers) -> None:
     lint_servers.wait_until_copying("hub", "KEEPS")
     lint_servers.wait_until_copying("hub", "FOLLOWS")
     lint_servers.publish("a", **{"Nats-TTL": "1s"})
-    wait_until(lambda: lint_servers.raw.count("KEEPS", "hub") == 1, "the servers to agree")
+    lint_servers.raw.wait_for("KEEPS", 1, "hub")
 
     wait_until(
         lambda: lint_servers.raw.count("A", "hub") == 0 == lint_servers.raw.count("FOLLOWS", "hub"),

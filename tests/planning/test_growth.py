@@ -6,6 +6,7 @@ import random
 import sys
 from collections import Counter
 from pathlib import Path
+from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -74,13 +75,13 @@ def streams(count: int, flow: str = "mirror") -> list[Body]:
 
 def count_lines(inputs: PlanInputs) -> Counter[str]:
     """Plan, and return how many lines of each of our functions ran; each turn of a loop is one."""
-    lines = Counter[str]()
+    lines = Counter[CodeType]()
 
     def trace(frame: FrameType, event: str, _argument: object) -> TraceFunction | None:
         if not frame.f_code.co_filename.startswith(_OWN):
             return None  # a library is asked by lines of ours
         if event == "line":
-            lines[f"{Path(frame.f_code.co_filename).name}: {frame.f_code.co_qualname}"] += 1
+            lines[frame.f_code] += 1
         return trace
 
     before = sys.gettrace()
@@ -93,7 +94,10 @@ def count_lines(inputs: PlanInputs) -> Counter[str]:
         build_plan(inputs, decisions, lint_plan(inputs, decisions))
     finally:
         sys.settrace(before)
-    return lines
+    named = Counter[str]()
+    for code, count in lines.items():
+        named[f"{Path(code.co_filename).name}: {code.co_qualname}"] += count
+    return named
 
 
 def plan_change(folder: Path, count: int, change: str) -> Counter[str]:

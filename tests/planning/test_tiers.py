@@ -14,13 +14,12 @@ from jsplan.sandbox.shapes import Layout, Node, PortOf, User
 from tests.conftest import PROGRAM
 from tests.support.jwt import UNLIMITED, Account, Operator
 from tests.support.raw import Raw, delete_all_streams
-from tests.support.workspaces import Space, left_to_do, new_space
+from tests.support.workspaces import Space, errors, left_to_do, new_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from jsplan.documents.plan import Plan
 
 pytestmark = pytest.mark.matrix
 
@@ -116,11 +115,6 @@ def space(cluster: Sandbox, tiered_cluster: TieredCluster, tmp_path: Path) -> Sp
     connections = {"main": {"url": cluster["n1"].url, "creds": str(tiered_cluster.creds)}}
     domains = {"main": {"connection": "main", "js_domain": None}}
     return new_space(tmp_path, connections=connections, domains=domains)
-
-
-def errors(plan: Plan) -> list[str]:
-    """Return the errors of a plan."""
-    return [d.summary for d in plan.diagnostics if d.severity == "error"]
 
 
 def stream(name: str, replicas: int = 1, **fields: Any) -> dict[str, Any]:

@@ -8,21 +8,15 @@ import pytest
 
 from tests.support.api_audit import audit_requests
 from tests.support.raw import Raw
-from tests.support.workspaces import hub_leaf_space, new_space, single_space
+from tests.support.workspaces import errors, hub_leaf_space, new_space, single_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox, Server
     from tests.conftest import MakeServer
 
 SECOND = 1_000_000_000
-
-
-def errors(plan: Plan) -> list[str]:
-    """Return the errors of a plan."""
-    return [d.summary for d in plan.diagnostics if d.severity == "error"]
 
 
 @pytest.mark.matrix

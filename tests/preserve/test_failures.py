@@ -65,41 +65,6 @@ def is_rejected(scene: Scene) -> bool:
     return False
 
 
-def require_reported_down(scene: Scene, result: Any = None) -> None:
-    """Check that plan, drift and status report the stream as down, and how to end that."""
-    drift_report, status_report = (
-        drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), RecordingObserver()),
-        status(scene.space.load, RecordingObserver()),
-    )
-    planned = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
-
-    (alert,) = build_alerts(drift_report, ())
-    assert (alert.kind, alert.severity, alert.summary) == (
-        "interrupted",
-        "destructive",
-        drift_report.interrupted[0]["summary"],
-    )
-    assert next(row.kind for row in drift_rows.rows(drift_report)) == "interrupted"
-    assert is_rejected(scene)
-    scene.require_nothing_lost()
-    assert drift_report.exit_code == ExitCode.CHANGES
-    assert drift_report.summary["unhealthy"] == 1
-    assert [(s["address"], s["down"]) for s in status_report.streams if s["down"]] == [
-        ("main/stream/A", True)
-    ]
-    for interrupted in (
-        drift_report.interrupted,
-        status_report.interrupted,
-        *([result.interrupted] if result is not None else []),
-    ):
-        assert [item["rejected"] for item in interrupted] == [["A.>"]]
-        assert interrupted[0]["summary"].startswith(
-            "A is down: publishes to A.> are rejected, because its replacement was interrupted. "
-        )
-        assert [interrupted[0]["summary"]] == [d.summary for d in planned]
-        assert "To finish it: jsplan apply." in interrupted[0]["detail"]
-
-
 def require_unchanged(scene: Scene) -> None:
     """Check that the old stream takes messages again and that no orphan is left."""
     assert drift(scene.space.load, DriftOptions(), RecordingObserver()).exit_code == 0
@@ -176,7 +141,37 @@ def fail(scene: Scene, failing: Any) -> None:
     with failing(), suppress(SimulatedKill):
         _, result = scene.space.apply(allow_hazards=PERMITTED)
     assert result is None or result.exit_code == 6
-    require_reported_down(scene, result)
+    drift_report, status_report = (
+        drift(scene.space.load, DriftOptions(fail_on=frozenset({"missing"})), RecordingObserver()),
+        status(scene.space.load, RecordingObserver()),
+    )
+    planned = [d for d in scene.space.plan().diagnostics if d.code == "JS424"]
+
+    (alert,) = build_alerts(drift_report, ())
+    assert (alert.kind, alert.severity, alert.summary) == (
+        "interrupted",
+        "destructive",
+        drift_report.interrupted[0]["summary"],
+    )
+    assert next(row.kind for row in drift_rows.rows(drift_report)) == "interrupted"
+    assert is_rejected(scene)
+    scene.require_nothing_lost()
+    assert drift_report.exit_code == ExitCode.CHANGES
+    assert drift_report.summary["unhealthy"] == 1
+    assert [(s["address"], s["down"]) for s in status_report.streams if s["down"]] == [
+        ("main/stream/A", True)
+    ]
+    for interrupted in (
+        drift_report.interrupted,
+        status_report.interrupted,
+        *([result.interrupted] if result is not None else []),
+    ):
+        assert [item["rejected"] for item in interrupted] == [["A.>"]]
+        assert interrupted[0]["summary"].startswith(
+            "A is down: publishes to A.> are rejected, because its replacement was interrupted. "
+        )
+        assert [interrupted[0]["summary"]] == [d.summary for d in planned]
+        assert "To finish it: jsplan apply." in interrupted[0]["detail"]
 
 
 @FAILURES

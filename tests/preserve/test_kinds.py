@@ -102,10 +102,7 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 20)
-        server.wait_until(
-            lambda: raw.state("A")["messages"] == 20,
-            "mirror 20 messages",
-        )
+        raw.wait_for("A", 20)
     space.write(streams=[origin, mirror]).apply(allow_hazards=("DELETES_MESSAGES",))
     if level(server_version) < 5:
         plan = space.write(streams=[origin, mirror | {"storage": "memory"} | PRESERVE]).plan()
@@ -115,10 +112,7 @@ def test_a_mirror(tmp_path: Path, server: Server, server_version: tuple[int, ...
 
     with Raw(server.url) as raw:
         raw.request("X.new", b"")
-        server.wait_until(
-            lambda: raw.state("A")["messages"] == 21,
-            "mirror the new message too",
-        )
+        raw.wait_for("A", 21)
 
 
 def test_counters(tmp_path: Path, server: Server, server_version: tuple[int, ...]) -> None:

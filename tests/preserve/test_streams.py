@@ -271,10 +271,7 @@ def test_a_stream_with_sources_does_not_copy_them_again(tmp_path: Path, server: 
     space.apply()
     with Raw(server.url) as raw:
         stream_content.fill(raw, "X", 50)
-        server.wait_until(
-            lambda: raw.state("A")["messages"] == 50,
-            "50 messages copied",
-        )
+        raw.wait_for("A", 50)
     replace_stream(space, origin, body | {"storage": "memory"} | PRESERVE)
 
     with Raw(server.url) as raw:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jsplan.context import Session, open_context, open_pool
-from jsplan.documents.plan import Plan, Step
+from jsplan.documents.plan import Plan
 from jsplan.event_loop import run_until_complete
 from jsplan.options import PlanOptions
 from jsplan.plan_inputs import build_inputs
@@ -47,17 +47,13 @@ async def _rehearse(
         assert not plan.errored, plan.diagnostics
         for step in plan.steps:
             if step.address in tamper and "placeholder" not in step.op:
-                _change(step, tamper.pop(step.address), api)
+                assert step.request is not None
+                step.request["api"] = api or step.request["api"]
+                payload = step.request["payload"]
+                tamper.pop(step.address)(payload.get("config", payload))
         assert tamper == {}, f"no step of the plan is about {sorted(tamper)}"
         await rehearse(plan, context.workspace, inputs.live, pool, observer)
     return plan
-
-
-def _change(step: Step, tamper: Tamper, api: str | None) -> None:
-    assert step.request is not None
-    step.request["api"] = api or step.request["api"]
-    payload = step.request["payload"]
-    tamper(payload.get("config", payload))
 
 
 def refusals(plan: Plan) -> dict[str, str]:

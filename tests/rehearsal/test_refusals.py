@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,10 +17,7 @@ from tests.rehearsal.tampered_plans import (
 )
 from tests.render.texts import text_of
 from tests.support.process import jsplan
-from tests.support.workspaces import Space, hub_leaf_space, new_space
-
-if TYPE_CHECKING:
-    from jsplan.sandbox import Server
+from tests.support.workspaces import hub_leaf_space, new_space
 
 STREAMS: list[dict[str, Any]] = [
     {"name": name, "domain": "hub", "subjects": [f"{name.lower()}.>"]}
@@ -146,17 +143,15 @@ BEYOND: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-def limited_space(folder: Path, server: Server) -> Space:
-    connections = {"main": {"url": server.url, "user": "A1", "password": "secret"}}
-    domains = {"main": {"connection": "main", "js_domain": None}}
-    return new_space(folder, connections=connections, domains=domains, defaults={"domain": "main"})
-
-
 @pytest.mark.matrix
 def test_the_limits_of_the_account_hold(tmp_path: Path) -> None:
     """The embedded account has the limits of the real one, and live streams count."""
     with Sandbox.of_sites([Site("main", (LIMITED,))], "secret", binary=PROGRAM) as real:
-        space = limited_space(tmp_path, real["main"])
+        connections = {"main": {"url": real["main"].url, "user": "A1", "password": "secret"}}
+        domains = {"main": {"connection": "main", "js_domain": None}}
+        space = new_space(
+            tmp_path, connections=connections, domains=domains, defaults={"domain": "main"}
+        )
         live = {"name": "HALF", "max_bytes": 3500}
         space.write(streams=[live]).apply()
         wanted = [{"name": name, "max_bytes": 10} for name in ("ENDLESS", "LARGE")]

@@ -208,43 +208,31 @@ def test_everything_in_the_account_is_rebuilt(clean_hub_leaf: Sandbox, tmp_path:
 # --- Live streams that no server would create
 
 
-def create_odd_streams(server: Any, version: tuple[int, ...]) -> list[str]:
-    """Create streams in states that no creation gives, and return their names."""
-    with Raw(server.url, server.user, server.password, timeout=30) as raw:
-        raw.create("SEALED", max_age=10**12)
-        raw.api_ok("$JS.API.STREAM.UPDATE.SEALED", {"name": "SEALED", "sealed": True})
-        raw.create("DIRECT")
-        raw.api_ok("$JS.API.STREAM.UPDATE.DIRECT", {"name": "DIRECT", "mirror_direct": True})
-        raw.create("MANY")
-        if version < (2, 14):
-            raw.api_ok("$JS.API.STREAM.UPDATE.MANY", {"name": "MANY", "num_replicas": 3})
-        raw.create("ZERO")
-        raw.create("FIRST", sources=[{"name": "ZERO"}])
-        raw.create("ALSO", mirror={"name": "FIRST"})
-        raw.create("LOST", mirror={"name": "GONE", "external": {"api": "$JS.absent.API"}})
-        for name, more in (
-            ("STAYS", {"durable_name": "STAYS"}),
-            ("BRIEF", {"inactive_threshold": 10**9 * 3600}),
-        ):
-            config = {"name": name, "ack_policy": "explicit"} | more
-            raw.api_ok(
-                f"$JS.API.CONSUMER.CREATE.DIRECT.{name}",
-                {"stream_name": "DIRECT", "config": config},
-            )
-        if version >= (2, 11):
-            raw.api_ok(
-                "$JS.API.CONSUMER.PAUSE.DIRECT.STAYS", {"pause_until": "2099-01-01T00:00:00Z"}
-            )
-        return ["SEALED", "DIRECT", "MANY", "ZERO", "FIRST", "ALSO", "LOST"]
-
-
 @pytest.mark.matrix
 def test_odd_live_objects_are_rebuilt(
     clean_hub_leaf: Sandbox, tmp_path: Path, server_version: tuple[int, ...]
 ) -> None:
     """Sealed, promoted, orphaned and paused objects are rebuilt for the rehearsal."""
     hub = clean_hub_leaf["hub"]
-    names = create_odd_streams(hub, server_version)
+    with Raw(hub.url, hub.user, hub.password, timeout=30) as raw:
+        raw.create("SEALED", max_age=10**12)
+        raw.api_ok("$JS.API.STREAM.UPDATE.SEALED", {"name": "SEALED", "sealed": True})
+        raw.create("DIRECT")
+        raw.api_ok("$JS.API.STREAM.UPDATE.DIRECT", {"name": "DIRECT", "mirror_direct": True})
+        raw.create("MANY")
+        if server_version < (2, 14):
+            raw.api_ok("$JS.API.STREAM.UPDATE.MANY", {"name": "MANY", "num_replicas": 3})
+        raw.create("ZERO")
+        raw.create("FIRST", sources=[{"name": "ZERO"}])
+        raw.create("ALSO", mirror={"name": "FIRST"})
+        raw.create("LOST", mirror={"name": "GONE", "external": {"api": "$JS.absent.API"}})
+        raw.consumer("DIRECT", "STAYS")
+        raw.consumer("DIRECT", "BRIEF", durable_name="", inactive_threshold=10**9 * 3600)
+        if server_version >= (2, 11):
+            raw.api_ok(
+                "$JS.API.CONSUMER.PAUSE.DIRECT.STAYS", {"pause_until": "2099-01-01T00:00:00Z"}
+            )
+    names = ("SEALED", "DIRECT", "MANY", "ZERO", "FIRST", "ALSO", "LOST")
     configs = {
         name: api(hub.url, hub.user, hub.password, f"$JS.API.STREAM.INFO.{name}")["config"]
         for name in names

@@ -3,8 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from jsplan.address import Address
 from jsplan.config.model import Domain
 from jsplan.documents.plan import Step
@@ -95,9 +93,9 @@ def test_each_domain_gets_the_version_that_is_nearest_to_its_own() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("domain", "steps", "size"),
-    [
+def test_the_size_of_a_cluster() -> None:
+    """The size of a cluster follows from the servers, or else from the plan."""
+    for domain, steps, size in [
         (jetstream("hub", server={"name": "n1"}), (creating("hub", "A", num_replicas=3),), 1),
         (
             jetstream("hub", server={"name": "n1", "cluster": "east"}, advertised=3),
@@ -118,13 +116,10 @@ def test_each_domain_gets_the_version_that_is_nearest_to_its_own() -> None:
         (jetstream("hub", streams=[stream("hub", "A", ["n1", "n2", "n3", "n4"])]), (), 4),
         (jetstream("hub"), (creating("hub", "A", num_replicas=3),), 3),
         (jetstream("hub"), (creating("hub", "A"),), 1),
-    ],
-)
-def test_the_size_of_a_cluster(domain: Jetstream, steps: tuple[Step, ...], size: int) -> None:
-    """The size of a cluster follows from the servers, or else from the plan."""
-    [site] = sites(domain, steps=steps)
+    ]:
+        [site] = sites(domain, steps=steps)
 
-    assert (site.size, site.cluster is None) == (size, size == 1)
+        assert (site.size, site.cluster is None) == (size, size == 1), domain
 
 
 def test_tags_follow_from_live_streams() -> None:

@@ -3,7 +3,6 @@ from __future__ import annotations
 from io import StringIO
 from typing import TYPE_CHECKING
 
-import jsonschema
 import orjson
 import pytest
 from rich.console import Console
@@ -12,9 +11,9 @@ from jsplan.documents.base import dumps
 from jsplan.render import status_text
 from jsplan.render.lines import Lines, add_table
 from jsplan.render.status_frames import Frames
-from jsplan.workflows.schemas import schemas
 from tests.render import status_samples as samples
 from tests.render.texts import text_of
+from tests.support.schemas import validator
 
 if TYPE_CHECKING:
     from jsplan.documents.status import Status
@@ -54,10 +53,10 @@ def test_verbose_writes_every_domain() -> None:
 )
 def test_the_document_is_valid(found: Status) -> None:
     """The document of `status --json` is valid, and has every field of the schema."""
-    schema, document = schemas()["status-v1.json"], orjson.loads(dumps(found.to_json()))
+    checks, document = validator("status"), orjson.loads(dumps(found.to_json()))
 
-    jsonschema.Draft202012Validator(schema).validate(document)
-    assert set(document) == set(schema["properties"])
+    checks.validate(document)
+    assert set(document) == set(checks.schema["properties"])
 
 
 def terminal(width: int, height: int) -> tuple[Console, StringIO]:

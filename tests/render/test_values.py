@@ -13,9 +13,9 @@ from jsplan.render.values import non_default_leaves, row_of, size, top_level
 from tests.render import samples
 
 
-@pytest.mark.parametrize(
-    ("path", "row"),
-    [
+def test_the_row_of_a_path() -> None:
+    """A path of a plan finds the row of its last name, through objects and named elements."""
+    for path, row in [
         ("max_age", "max_age"),
         ("mirror.external.api", "api"),
         ('sources["SALES@$JS.leaf.API#a.b"].filter_subject', "filter_subject"),
@@ -25,13 +25,10 @@ from tests.render import samples
         ("metadata.team", None),
         ("nobody_knows", None),
         ("nobody_knows.inner", None),
-    ],
-)
-def test_the_row_of_a_path(path: str, row: str | None) -> None:
-    """A path of a plan finds the row of its last name, through objects and named elements."""
-    found = row_of("stream", path)
+    ]:
+        found = row_of("stream", path)
 
-    assert (found.name if found else None) == row
+        assert (found.name if found else None) == row, path
 
 
 def test_unknown_kinds_have_no_rows() -> None:

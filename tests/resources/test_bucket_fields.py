@@ -9,7 +9,6 @@ import pytest
 from jsplan.address import Address
 from jsplan.resources import KV, OBJECT_STORE, STREAM
 from jsplan.resources.buckets import client_defaults, lift, lift_change, lower, with_aliases
-from tests.config.conftest import Loader, workspace  # noqa: F401 - a fixture
 
 CONFIG, ASSETS = Address("hub", "kv", "CONFIG"), Address("hub", "object_store", "ASSETS")
 DAY = 86400 * 10**9
@@ -123,9 +122,9 @@ def test_other_kinds_are_not_touched() -> None:
 AUTOMATIC = [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]
 
 
-@pytest.mark.parametrize(
-    ("path", "before", "after", "expected"),
-    [
+def test_changes_are_shown_in_words() -> None:
+    """A change has the bucket's word in its path, and the values of the files."""
+    for path, before, after, expected in [
         ("max_msgs_per_subject", 1, 5, ("history", 1, 5)),
         ("max_age", 0, DAY, ("ttl", 0, DAY)),
         ("subject_delete_marker_ttl", 0, 1, ("limit_marker_ttl", 0, 1)),
@@ -136,18 +135,20 @@ AUTOMATIC = [{"src": "$KV.A.>", "dest": "$KV.CONFIG.>"}]
         ("mirror", None, {"name": "KV_A"}, ("mirror", None, {"name": "A"})),
         ('sources["KV_A"].opt_start_seq', 1, 2, ('sources["A"].opt_start_seq', 1, 2)),
         (
-            'sources["KV_A#$KV.A.>>$KV.CONFIG.>"]', None, {"name": "KV_A", "subject_transforms": AUTOMATIC},
+            'sources["KV_A#$KV.A.>>$KV.CONFIG.>"]',
+            None,
+            {"name": "KV_A", "subject_transforms": AUTOMATIC},
             ('sources["A"]', None, {"name": "A"}),
         ),
         ('sources["KV_A@$JS.b.API#$KV.A.>"].x', 1, 2, ('sources["A@$JS.b.API"].x', 1, 2)),
-        ("sources", None, [{"name": "KV_A", "subject_transforms": AUTOMATIC}], ("sources", None, [{"name": "A"}])),
-    ],
-)  # fmt: skip
-def test_changes_are_shown_in_words(
-    path: str, before: Any, after: Any, expected: tuple[str, Any, Any]
-) -> None:
-    """A change has the bucket's word in its path, and the values of the files."""
-    assert lift_change("kv", "CONFIG", path, before, after) == expected
+        (
+            "sources",
+            None,
+            [{"name": "KV_A", "subject_transforms": AUTOMATIC}],
+            ("sources", None, [{"name": "A"}]),
+        ),
+    ]:
+        assert lift_change("kv", "CONFIG", path, before, after) == expected, path
 
 
 def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
@@ -155,30 +156,3 @@ def test_a_sentence_about_the_stream_speaks_of_the_bucket() -> None:
     assert (
         with_aliases("kv", "max_age is longer than max_age_of") == "ttl is longer than max_age_of"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "code", "words"),
-    [
-        ("kv: [{bucket: A, ttl: 50ms}]", "JS153", "ttl is 50ms"),
-        ("kv: [{bucket: A, limit_marker_ttl: 1ms}]", "JS164", "limit_marker_ttl"),
-        ("kv: [{bucket: A, mirror: {name: B}, sources: [{name: C}]}]", "JS150", "sources"),
-        ("kv: [{bucket: A, mirror: {name: B}, limit_marker_ttl: 1m}]", "JS150", "limit_marker_ttl"),
-        ("kv: [{bucket: A, max_msgs_per_subject: 3}]", "JS105", '"history"'),
-        ("kv: [{bucket: A, max_msg_size: 3}]", "JS105", '"max_value_size"'),
-        ("kv: [{bucket: A, lifecycle: {ignore_changes: [max_age]}}]", "JS140", "max_age"),
-        ("streams: [{name: KV_A}]", "JS132", "bucket: A"),
-        ("streams: [{name: OBJ_A}]", "JS132", "object_stores"),
-    ],
-)
-def test_errors_are_in_the_words_of_the_bucket(
-    text: str,
-    code: str,
-    words: str,
-    workspace: Loader,  # noqa: F811
-) -> None:
-    """An error of a bucket's stream is reported in the words of the bucket."""
-    found = workspace.single_finding(text + "\n")
-
-    assert found.code == code
-    assert words in found.summary + found.detail

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import jsplan
 from jsplan.resources import error_codes
 from tests.support.raw import Raw
 
 if TYPE_CHECKING:
     from jsplan.sandbox import Server
 
-#: Modules with numbers of their own: the table, and the sandbox, which imports nothing of jsplan.
-EXCEPT = ("resources/error_codes.py", "sandbox/sandbox.py")
 STREAM = {"name": "CODES", "subjects": ["codes"]}
 ASKED: dict[str, tuple[str, dict[str, Any] | None]] = {
     "STREAM_NOT_FOUND": ("STREAM.INFO.NONE", None),
@@ -44,26 +38,3 @@ def test_each_code_has_one_name() -> None:
     codes = [value for value in vars(error_codes).values() if type(value) is int]
     assert len(codes) > 15
     assert sorted(set(codes)) == sorted(codes)
-
-
-def test_no_bare_codes() -> None:
-    """No other module compares with a code by its number, or gives it a name."""
-    found = []
-    for path in sorted(Path(jsplan.__file__).parent.rglob("*.py")):
-        if not str(path).endswith(EXCEPT):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            found += [f"{path}: {text}" for text in bare_codes(tree)]
-    assert found == []
-
-
-def bare_codes(tree: ast.Module) -> Iterator[str]:
-    """Yield comparisons with error codes, and constants of a module that are error codes."""
-    for node in ast.walk(tree):
-        inside: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            inside = node.comparators
-        elif isinstance(node, ast.Assign | ast.AnnAssign) and node in tree.body and node.value:
-            inside = [node.value]
-        values = [e for one in inside for e in getattr(one, "elts", [one])]
-        if any(isinstance(e, ast.Constant) and e.value in range(10_001, 10_300) for e in values):
-            yield ast.unparse(node)

@@ -249,11 +249,7 @@ def test_values_flow_from_bucket_to_bucket(tmp_path: Path, clean_hub_leaf: Sandb
     with_client(hub, put)
     for server, stream in ((hub, "KV_ALL"), (leaf, "KV_CONFIG")):
         with Raw(server.url, server.user, server.password) as raw:
-            server.wait_until(
-                lambda: raw.state(stream)["messages"] == 1,  # noqa: B023
-                "have the value",
-                30,
-            )
+            raw.wait_for(stream, 1)
     assert with_client(hub, get) == b"value"
     with Raw(leaf.url, leaf.user, leaf.password) as raw:
         assert (

@@ -18,9 +18,9 @@ def program(folder: Path, version: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("wanted", "at_hand", "taken"),
-    [
+def test_the_nearest_version_is_of_the_same_minor_release() -> None:
+    """The same minor release is nearest; of two equally far versions the newer one is."""
+    for wanted, at_hand, taken in [
         ("2.12.8", ["2.11.11", "2.12.8", "2.14.6"], "2.12.8"),
         ("2.12.4", ["2.11.11", "2.12.8", "2.14.6"], "2.12.8"),
         ("2.12.4", ["2.12.1", "2.12.5", "2.12.9"], "2.12.5"),
@@ -29,13 +29,8 @@ def program(folder: Path, version: str) -> Path:
         ("2.15.1", ["2.10.26", "2.12.8"], "2.12.8"),
         ("2.10.26", ["2.14.6", "2.15.1"], "2.14.6"),
         ("2.12.0-RC.1", ["2.12.0", "2.14.6"], "2.12.0"),
-    ],
-)
-def test_the_nearest_version_is_of_the_same_minor_release(
-    wanted: str, at_hand: list[str], taken: str
-) -> None:
-    """The same minor release is nearest; of two equally far versions the newer one is."""
-    assert versions.nearest_version(wanted, at_hand) == taken
+    ]:
+        assert versions.nearest_version(wanted, at_hand) == taken, wanted
 
 
 def test_everything_that_needs_no_download_is_at_hand(

@@ -11,9 +11,10 @@ import pytest
 from jsplan.address import Address
 from jsplan.documents.base import dumps, plain
 from jsplan.errors import StateError, StateLockedError
-from jsplan.state import Backend, Entry, LockInfo, State
+from jsplan.state import Backend, LockInfo, State
 from jsplan.units import SECOND
 from tests.support.buckets import value
+from tests.support.state import entry
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,13 +24,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.matrix
 
 A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
-
-
-def entry(**fields: Any) -> Entry:
-    """An entry as an apply writes it."""
-    rest: dict[str, Any] = {"prevent_destroy": False, "depends_on": [], "applied_at": ""} | fields
-    created = "2026-01-01T00:00:00Z"
-    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, created, "created", **rest)
 
 
 def put(address: Address, **fields: Any) -> dict[str, Any]:

@@ -21,9 +21,10 @@ from jsplan.state.kv import KvBackend
 from jsplan.state.lease import clock
 from jsplan.units import SECOND
 from tests.conftest import PROGRAM
-from tests.state.test_backends import entry, put
+from tests.state.test_backends import put
 from tests.support.buckets import keys, kv_backend, make_bucket, new_bucket, revision, value
 from tests.support.raw import Raw
+from tests.support.state import entry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

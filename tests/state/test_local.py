@@ -12,20 +12,14 @@ import pytest
 from jsplan.address import Address
 from jsplan.documents.base import dumps, plain
 from jsplan.errors import StateError, StateLockedError
-from jsplan.state import Entry, LocalBackend, LockInfo, State
+from jsplan.state import LocalBackend, LockInfo, State
 from jsplan.units import SECOND
+from tests.support.state import entry
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 A, B = Address("hub", "stream", "A"), Address("hub", "stream", "B")
-
-
-def entry(**fields: Any) -> Entry:
-    """An entry as an apply writes it."""
-    rest: dict[str, Any] = {"prevent_destroy": False, "depends_on": [], "applied_at": ""} | fields
-    created = "2026-01-01T00:00:00Z"
-    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, created, "created", **rest)
 
 
 def put(address: Address) -> dict[str, Any]:

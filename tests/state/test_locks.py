@@ -11,6 +11,7 @@ from jsplan.units import SECOND
 from tests.support.buckets import make_bucket, new_bucket
 from tests.support.raw import Raw
 from tests.support.remote import LOCK_TIMEOUT, RemoteBackend
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,8 +80,7 @@ def test_the_lock_of_a_killed_holder_expires(ttl: bool, server: Server) -> None:
         holder.kill()
         killed = time.monotonic()
         assert "is locked by" in other.do("lock")
-        while other.do("holder") != "none":
-            assert time.monotonic() - killed < 30
+        wait_until(lambda: other.do("holder") == "none", "the end of the lease", 30)
         assert other.do(f"lock {LOCK_TIMEOUT}") == "ok"
         waited_seconds = time.monotonic() - killed
 

@@ -46,20 +46,16 @@ def create_lively_stream(
     for each in ("BUSY", "DONE"):
         while raw.consumer_info(name, each, domain)["num_pending"] != messages - 4:
             pass
-    deliver_and_ack(raw, name, "BUSY", domain)
+    # Deliver ten messages: acknowledge five and two more, deliver one again.
+    replies = raw.pull(name, "BUSY", 10, domain)
+    raw.ack([*replies[:5], replies[7], replies[8]])
+    raw.request(replies[5], b"-NAK")
+    raw.pull(name, "BUSY", 1, domain)
+    while raw.consumer_info(name, "BUSY", domain)["num_redelivered"] != 1:
+        pass
     raw.pull(name, "DONE", 9, domain)
     # A cluster counts a moment later.
     while raw.consumer_info(name, "DONE", domain)["delivered"]["consumer_seq"] < 9:
-        pass
-
-
-def deliver_and_ack(raw: Raw, stream: str, name: str, domain: str) -> None:
-    """Deliver ten messages: acknowledge five and two more, deliver one again."""
-    replies = raw.pull(stream, name, 10, domain)
-    raw.ack([*replies[:5], replies[7], replies[8]])
-    raw.request(replies[5], b"-NAK")
-    raw.pull(stream, name, 1, domain)
-    while raw.consumer_info(stream, name, domain)["num_redelivered"] != 1:
         pass
 
 

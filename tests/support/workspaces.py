@@ -116,6 +116,29 @@ def single_space(folder: Path, server: Server) -> Space:
     return new_space(folder, connections=connections, domains=domains, defaults={"domain": "main"})
 
 
+def shown_changes(plan: Plan, kind: str) -> dict[str, list[str]]:
+    """Return the actions of what a plan changes inside of streams or buckets, by name."""
+    return {
+        c.name.partition("/")[2]: list(c.change.actions)
+        for c in plan.resource_changes
+        if c.type == kind and c.change.actions != ["no-op"]
+    }
+
+
+def changes(plan: Plan) -> dict[str, list[str]]:
+    """Return the actions of all that a plan changes, by address."""
+    return {
+        c.address: list(c.change.actions)
+        for c in plan.resource_changes
+        if c.change.actions != ["no-op"]
+    }
+
+
+def errors(plan: Plan) -> list[str]:
+    """Return the errors of a plan."""
+    return [d.summary for d in plan.diagnostics if d.severity == "error"]
+
+
 def left_to_do(plan: Plan) -> list[str]:
     """Return the steps of a plan and its errors: a plan with an error has no steps."""
     errors = [f"{d.address}: {d.summary}" for d in plan.diagnostics if d.severity == "error"]

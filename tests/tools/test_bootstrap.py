@@ -11,7 +11,6 @@ import pytest
 from tools import bootstrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -74,12 +73,11 @@ def test_an_interpreter_that_does_not_run_is_not_usable(tmp_path: Path) -> None:
     assert not bootstrap.is_usable(link)
 
 
-@pytest.fixture
-def index() -> Iterator[str]:
-    """Serve a package index that wants a login and offers one damaged wheel."""
+def test_a_damaged_download_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The login of the index URL is sent, and a damaged wheel is refused."""
     offered = f"pip-1.0-py3-none-any.whl#sha256={hashlib.sha256(b'whole').hexdigest()}"
 
-    class Handler(BaseHTTPRequestHandler):
+    class Index(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             allowed = (
                 self.headers["Authorization"] == "Basic " + base64.b64encode(b"me:p@ss").decode()
@@ -92,15 +90,10 @@ def index() -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             """Stay quiet."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Index) as server:
         threading.Thread(target=server.serve_forever).start()
-        yield f"http://me:p%40ss@127.0.0.1:{server.server_port}/simple"
+        url = f"http://me:p%40ss@127.0.0.1:{server.server_port}/simple"
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        with pytest.raises(ValueError, match=r"pip-1\.0-py3-none-any\.whl is damaged"):
+            bootstrap.download_pip()
         server.shutdown()
-
-
-def test_a_damaged_download_is_not_run(index: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The login of the index URL is sent, and a damaged wheel is refused."""
-    monkeypatch.setenv("PIP_INDEX_URL", index)
-
-    with pytest.raises(ValueError, match=r"pip-1\.0-py3-none-any\.whl is damaged"):
-        bootstrap.download_pip()

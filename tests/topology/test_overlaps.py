@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,53 +14,16 @@ from jsplan.workflows.lint import lint
 from jsplan.workflows.validate import validate
 from tests.support.raw import Raw
 from tests.support.workspaces import RecordingObserver, Space, hub_leaf_space, single_space
+from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jsplan.diagnostics import Diagnostic
     from jsplan.sandbox import Sandbox, Server
 
 
-def streams(*subjects: list[str]) -> dict[str, Any]:
-    """Return streams A, B, C with these subjects."""
-    return {
-        "streams": [
-            {"name": name, "subjects": found} for name, found in zip("ABC", subjects, strict=False)
-        ]
-    }
-
-
-#: By name: the declarations, and the address that is refused, if any.
-CASES: dict[str, tuple[dict[str, Any], str | None]] = {
-    "equal": (streams(["a.b"], ["x", "a.b"]), "main/stream/B"),
-    "wider": (streams(["a.>"], ["a.b.c"]), "main/stream/B"),
-    "narrower": (streams(["a.b"], ["a.*"]), "main/stream/B"),
-    "crossed": (streams(["x.*.b"], ["x.a.*"]), "main/stream/B"),
-    "third": (streams(["a"], ["b"], ["b", "c"]), "main/stream/C"),
-    "lengths differ": (streams(["a.*"], ["a.b.c"]), None),
-    "a part more": (streams(["a.>"], ["a"]), None),
-    "its own": (streams(["a.b", "a.c"], ["b"]), None),
-    "its name": ({"streams": [{"name": "A"}, {"name": "B", "subjects": ["A"]}]}, "main/stream/B"),
-    "null": (
-        {"streams": [{"name": "A", "subjects": None}, {"name": "B", "subjects": ["*"]}]},
-        "main/stream/B",
-    ),
-    "mirror": ({"streams": [{"name": "A"}, {"name": "B", "mirror": {"name": "A"}}]}, None),
-    "source": ({"streams": [{"name": "A"}, {"name": "B", "sources": [{"name": "A"}]}]}, None),
-    "bucket": (
-        {"kv": [{"bucket": "B"}], "streams": [{"name": "A", "subjects": ["$KV.B.x"]}]},
-        "main/stream/A",
-    ),
-    "other bucket": (
-        {"kv": [{"bucket": "B"}], "streams": [{"name": "A", "subjects": ["$KV.C.>"]}]},
-        None,
-    ),
-    "store": (
-        {"object_stores": [{"bucket": "B"}], "streams": [{"name": "A", "subjects": ["$O.*.M.x"]}]},
-        "main/stream/A",
-    ),
-}
+CASES: dict[str, dict[str, Any]] = read_yaml(
+    Path(__file__).with_name("overlaps.yaml").read_text("utf-8")
+)
 
 
 def overlaps(found: tuple[Diagnostic, ...] | list[Diagnostic]) -> list[tuple[str | None, str, Any]]:
@@ -82,7 +46,7 @@ def find_in_files(options: LoadOptions) -> list[tuple[str | None, str, Any]]:
 @pytest.mark.parametrize("name", CASES)
 def test_files_plan_and_server_agree(name: str, tmp_path: Path, server: Server) -> None:
     """The files show the overlaps that a plan finds and that the server refuses."""
-    sections, refused = CASES[name]
+    refused, sections = CASES[name].values()
     space = single_space(tmp_path, server).write(**sections)
     in_files = find_in_files(space.load)
 

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import pytest
 
 from jsplan.address import Address
@@ -18,7 +17,6 @@ from jsplan.errors import JsplanError, NotApprovedError, PlanError, RefusedError
 from jsplan.sandbox import Sandbox
 from jsplan.workflows.backup import backup
 from jsplan.workflows.restore import RestoreOptions, restore
-from jsplan.workflows.schemas import schemas
 from tests.conftest import PROGRAM
 from tests.support import api_audit
 from tests.support.backup_streams import capture_stream, create_lively_stream
@@ -27,6 +25,7 @@ from tests.support.explained_steps import require_explained
 from tests.support.process import jsplan, start_process
 from tests.support.raw import Raw, api_prefix
 from tests.support.relay import Clogged, Failing
+from tests.support.schemas import validator
 from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space, single_space
 
 if TYPE_CHECKING:
@@ -67,23 +66,6 @@ def over(space: Space, relay: Relay, **sections: Any) -> None:
 
 def raw_of(server: Server) -> Raw:
     return Raw(server.url, server.user, server.password, timeout=30)
-
-
-def stores(raw: Raw, domain: str) -> None:
-    """Write a bucket with history and a deleted key, and an object in chunks."""
-    for number in range(4):
-        raw.request(
-            f"{api_prefix(domain)}.$KV.CONFIG.key" if domain != PLAIN else "$KV.CONFIG.key",
-            b"%d" % number,
-        )
-    subject = f"{api_prefix(domain)}.$KV.CONFIG.gone" if domain != PLAIN else "$KV.CONFIG.gone"
-    raw.request(subject, b"x")
-    raw.request(subject, b"", {"KV-Operation": "DEL"})
-    for number in range(3):
-        raw.publish("$O.ASSETS.C.nuid", bytes([number]) * 100_000)
-    raw.publish("$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"})
-    while raw.api_ok(f"{api_prefix(domain)}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
-        pass
 
 
 def declared(*names: str, domain: str, **config: Any) -> list[dict[str, Any]]:
@@ -128,7 +110,22 @@ def test_restore_after_destroy_restores_everything(
         if memory:
             create_lively_stream(raw, "QUICK", HUB, storage="memory")
         space.apply(adopt=True)
-        stores(raw, HUB)
+        # Write a bucket with history and a deleted key, and an object in chunks.
+        for number in range(4):
+            raw.request(
+                f"{api_prefix(HUB)}.$KV.CONFIG.key" if HUB != PLAIN else "$KV.CONFIG.key",
+                b"%d" % number,
+            )
+        subject = f"{api_prefix(HUB)}.$KV.CONFIG.gone" if HUB != PLAIN else "$KV.CONFIG.gone"
+        raw.request(subject, b"x")
+        raw.request(subject, b"", {"KV-Operation": "DEL"})
+        for number in range(3):
+            raw.publish("$O.ASSETS.C.nuid", bytes([number]) * 100_000)
+        raw.publish(
+            "$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"}
+        )
+        while raw.api_ok(f"{api_prefix(HUB)}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
+            pass
         before = {name: capture_stream(raw, name, domain) for name, domain in saved_streams}
 
         saved = save(space, "**")
@@ -505,7 +502,7 @@ def test_sources_of_a_restored_origin(
         raw.create("ALL", "leaf", sources=[{"name": "ORIGIN", "external": {"api": "$JS.hub.API"}}])
         for number in range(20):
             raw.request("origin", b"%d" % number)
-        hub.wait_until(lambda: raw.count("ALL", LEAF) == 20, "copy everything", 60)
+        raw.wait_for("ALL", 20, LEAF)
         save(space, "**")
         raw.api_ok("$JS.leaf.API.STREAM.DELETE.ALL")
         raw.api_ok("$JS.hub.API.STREAM.DELETE.ORIGIN")
@@ -526,7 +523,7 @@ def test_sources_of_a_restored_origin(
         for number in range(10):
             raw.request("origin", b"%d" % number)
         expected = 30 if server_version < (2, 15) else 50
-        hub.wait_until(lambda: raw.count("ALL", LEAF) == expected, f"copy up to {expected}", 60)
+        raw.wait_for("ALL", expected, LEAF)
 
 
 def positions(consumer: Any, *, old: bool) -> Any:
@@ -723,16 +720,13 @@ def test_a_killed_restore_is_completed_by_the_next_one(tmp_path: Path, server: S
     journal = next(iter(tmp_path.glob("state/*.json"))).with_name("test.json.journal")
     assert b"stream.restore" in journal.read_bytes()
     with raw_of(server) as raw:
-        server.wait_until(lambda: _restorable(space), "take the restore again", 40)
+        server.wait_until(
+            lambda: restore_backup(space)[1].exit_code == 0, "take the restore again", 40
+        )
         for name, was in before.items():
             assert capture_stream(raw, name, PLAIN) == was
     assert not space.apply(adopt=True)[1].exit_code
     assert not space.plan().has_changes
-
-
-def _restorable(space: Space) -> bool:
-    """Restore again; since 2.12 a server blocks an interrupted name for 5 s."""
-    return restore_backup(space)[1].exit_code == 0
 
 
 @pytest.mark.since_2_12
@@ -827,9 +821,7 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
         assert "+ main/stream/S  56 messages" in ended.out
         assert "[1/1] done: main/stream/S" in ended.err
         document = json.loads(jsplan(tmp_path, "backup", "main/**", "bk", "--json").out)
-        jsonschema.Draft202012Validator(schemas()["backup-v1.json"]).validate(
-            json.loads((tmp_path / "bk" / MANIFEST).read_bytes())
-        )
+        validator("backup").validate(json.loads((tmp_path / "bk" / MANIFEST).read_bytes()))
         assert (document["kind"], document["kept"], document["exit_code"]) == (
             "backup",
             ["main/stream/S"],

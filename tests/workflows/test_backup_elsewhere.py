@@ -85,9 +85,9 @@ def test_consumers_with_fewer_replicas_come_back_at_their_positions(
 ONE = Site("one", (Account("A", {"max_streams": 1, "max_consumers": 1, "max_file": 10_000}),))
 
 
-@pytest.fixture
-def backup_of_a_cluster(tmp_path: Path) -> Path:
-    """A backup of three streams with three replicas, one of them with such a consumer."""
+def test_a_restore_on_fewer_servers(tmp_path: Path) -> None:
+    """Replicas and limits that the servers lack are refused; --replicas restores with others."""
+    # A backup of three streams with three replicas, one of them with such a consumer.
     folder = tmp_path / "cluster"
     folder.mkdir()
     with start_cluster() as cluster:
@@ -102,16 +102,11 @@ def backup_of_a_cluster(tmp_path: Path) -> Path:
         with connect(cluster) as raw:
             stream_content.fill(raw, "A", 20)
         backup(space.load, BackupOptions(("main/**",), folder / "out"), RecordingObserver())
-    return folder / "out"
-
-
-def test_a_restore_on_fewer_servers(tmp_path: Path, backup_of_a_cluster: Path) -> None:
-    """Replicas and limits that the servers lack are refused; --replicas restores with others."""
     with Sandbox.of_sites([ONE], PASSWORD, binary=PROGRAM) as sandbox:
         space = make_space(tmp_path, sandbox, "one").write()
 
         def find_errors(target: str, replicas: int | None = None) -> list[tuple[str, str]]:
-            options = RestoreOptions(backup_of_a_cluster, targets=(target,), replicas=replicas)
+            options = RestoreOptions(folder / "out", targets=(target,), replicas=replicas)
             with pytest.raises(PlanError) as caught:
                 restore(space.load, options, approve, RecordingObserver())
             return [(found.code, found.address or "") for found in caught.value.diagnostics]
@@ -119,7 +114,7 @@ def test_a_restore_on_fewer_servers(tmp_path: Path, backup_of_a_cluster: Path) -
         assert find_errors("main/stream/A") == [("JS430", "main/stream/A")]
         assert find_errors("main/stream/B", replicas=1) == [("JS430", "main/consumer/B/C")]
         assert [code for code, _ in find_errors("main/stream/BIG", replicas=1)] == ["JS441"]
-        options = RestoreOptions(backup_of_a_cluster, targets=("main/stream/A",), replicas=1)
+        options = RestoreOptions(folder / "out", targets=("main/stream/A",), replicas=1)
         result = restore(space.load, options, approve, RecordingObserver())[1]
         assert result.exit_code == 0
         with Raw(sandbox["one"].url, "A", PASSWORD) as raw:

@@ -161,7 +161,7 @@ def test_sources_of_a_renamed_domain_resume(
         for _ in range(20):
             at.publish("sales", b"message")
         at.flush()
-        hub.wait_until(lambda: raw.count("ALL", "hub") == 20, "copy the messages", 60)
+        raw.wait_for("ALL", 20, "hub")
     leaf.stop()
     leaf.node = replace(leaf.node, domain="shop")
     leaf.start()

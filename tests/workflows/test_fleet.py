@@ -20,20 +20,12 @@ from tests.conftest import PROGRAM
 from tests.support.fleets import Fleet, fleet_space, sales_streams
 from tests.support.raw import Raw
 from tests.support.simulated_kill import SimulatedKill, kill_at_request
-from tests.support.workspaces import RecordingObserver, Space, new_space
+from tests.support.workspaces import RecordingObserver, Space, changes, new_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.documents.plan import Plan
-
-
-def changes(plan: Plan) -> dict[str, list[str]]:
-    return {
-        c.address: list(c.change.actions)
-        for c in plan.resource_changes
-        if c.change.actions != ["no-op"]
-    }
 
 
 def found(plan: Plan, code: str) -> list[Any]:

@@ -57,23 +57,6 @@ GO_STREAM = {
 }  # fmt: skip
 
 
-def put_as_nats_go(raw: Raw) -> None:
-    """Write the messages that nats.go and the nats CLI write for the same operations."""
-    raw.api_ok("$JS.hub.API.STREAM.CREATE.KV_CONFIG", GO_STREAM)
-
-    def put(key: str, value: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        _, answer = raw.request(f"$JS.hub.API.$KV.CONFIG.{key}", value, headers)
-        assert b'"seq"' in answer, answer
-
-    put("a", b"old")
-    put("a", b"one")
-    put("b.c", b'{"x":1}', {"Nats-Expected-Last-Subject-Sequence": "0"})
-    put("deleted", b"was")
-    put("purged", b"was")
-    put("deleted", headers={"KV-Operation": "DEL"})
-    put("purged", headers={"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
-
-
 @pytest.mark.matrix
 @pytest.mark.parametrize("maker", ["nats-py", "nats.go"])
 def test_a_bucket_of_another_client_is_adopted_without_a_difference(
@@ -84,7 +67,20 @@ def test_a_bucket_of_another_client_is_adopted_without_a_difference(
     if maker == "nats-py":
         asyncio.run(put_with_nats_py(hub.url, hub.user, hub.password))
     else:
-        put_as_nats_go(raw)
+        # Write the messages that nats.go and the nats CLI write for the same operations.
+        raw.api_ok("$JS.hub.API.STREAM.CREATE.KV_CONFIG", GO_STREAM)
+
+        def put(key: str, value: bytes = b"", headers: dict[str, str] | None = None) -> None:
+            _, answer = raw.request(f"$JS.hub.API.$KV.CONFIG.{key}", value, headers)
+            assert b'"seq"' in answer, answer
+
+        put("a", b"old")
+        put("a", b"one")
+        put("b.c", b'{"x":1}', {"Nats-Expected-Last-Subject-Sequence": "0"})
+        put("deleted", b"was")
+        put("purged", b"was")
+        put("deleted", headers={"KV-Operation": "DEL"})
+        put("purged", headers={"KV-Operation": "PURGE", "Nats-Rollup": "sub"})
     before = raw.api("$JS.API.STREAM.INFO.KV_CONFIG")["state"]["last_seq"]
     space.write(kv=[bucket({"a": "one", "b.c": {"x": 1}}, history=5)])
     plan, result = space.apply()

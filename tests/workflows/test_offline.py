@@ -14,13 +14,12 @@ from jsplan.workflows import apply as applying
 from jsplan.workflows import state as remembering
 from jsplan.workflows.drift import drift
 from tests.support.raw import Raw, streams
-from tests.support.workspaces import RecordingObserver, Space, approve, hub_leaf_space
+from tests.support.workspaces import RecordingObserver, Space, approve, changes, hub_leaf_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from jsplan.documents.apply import ApplyEvent
-    from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
 
 #: Timeout of a request: enough for a busy machine, and short enough for a test.
@@ -37,14 +36,6 @@ def space(tmp_path: Path, clean_hub_leaf: Sandbox) -> Space:
 
 def on(domain: str, *names: str, **fields: Any) -> list[dict[str, Any]]:
     return [{"name": name, "domain": domain, **fields} for name in names]
-
-
-def changes(plan: Plan) -> dict[str, list[str]]:
-    return {
-        c.address: list(c.change.actions)
-        for c in plan.resource_changes
-        if c.change.actions != ["no-op"]
-    }
 
 
 def names(sandbox: Sandbox, domain: str) -> list[str]:

@@ -62,12 +62,6 @@ def keep_by_interest(raw: Raw) -> None:
     raw.api_ok("$JS.API.STREAM.UPDATE.S", config | {"retention": "interest"})
 
 
-def recreate(raw: Raw) -> None:
-    config = raw.config("S")
-    raw.api_ok("$JS.API.STREAM.DELETE.S")
-    raw.api_ok("$JS.API.STREAM.CREATE.S", config)
-
-
 @pytest.mark.since_2_12
 @pytest.mark.parametrize("change", ["GOES", "CHANGES", "REPLACED", "NEW"])
 def test_another_retention_makes_a_plan_stale(change: str, tmp_path: Path, server: Server) -> None:
@@ -96,7 +90,9 @@ def test_another_stream_makes_a_plan_stale(tmp_path: Path, server: Server) -> No
     space = single_space(tmp_path, server)
     with Raw(server.url) as raw:
         plan = plan_changes(space, raw, stream([]), stream([AFTER[2]]))
-        recreate(raw)
+        config = raw.config("S")
+        raw.api_ok("$JS.API.STREAM.DELETE.S")
+        raw.api_ok("$JS.API.STREAM.CREATE.S", config)
         with pytest.raises(
             StalePlanError, match=r"main/stream/S was recreated. Nothing was changed"
         ):

@@ -64,15 +64,6 @@ def publish(raw: Raw, count: int) -> None:
         raw.request("origin", b"%d" % number)
 
 
-def wait_for(sandbox: Sandbox, raw: Raw, name: str, count: int) -> None:
-    """Wait until a stream of the leaf has this number of messages."""
-
-    def has_all() -> bool:
-        return bool(raw.api_ok(f"{LEAF}.STREAM.INFO.{name}")["state"]["messages"] == count)
-
-    sandbox["hub"].wait_until(has_all, f"copy {count} messages into {name}", 60)
-
-
 def hazards_of(plan: Plan) -> list[tuple[str, str]]:
     return [(h.code, c.address) for c in plan.resource_changes for h in c.hazards]
 
@@ -99,7 +90,7 @@ def test_restored_readers_continue(tmp_path: Path, clean_hub_leaf: Sandbox) -> N
     with raw_of(clean_hub_leaf) as raw:
         publish(raw, 20)
         for name, count in copied.items():
-            wait_for(clean_hub_leaf, raw, name, count)
+            raw.wait_for(name, count, "leaf")
         save(space, "leaf/**")
         for name in copied:
             raw.api_ok(f"{LEAF}.STREAM.DELETE.{name}")
@@ -110,7 +101,7 @@ def test_restored_readers_continue(tmp_path: Path, clean_hub_leaf: Sandbox) -> N
         assert result.exit_code == 0
         assert (hazards_of(plan), plan.diagnostics, plan.resource_drift) == ([], [], [])
         for name, count in copied.items():
-            wait_for(clean_hub_leaf, raw, name, count + 5)
+            raw.wait_for(name, count + 5, "leaf")
     assert left_to_do(space.plan()) == []
 
 
@@ -127,7 +118,7 @@ def test_what_reads_a_restored_origin(tmp_path: Path, make_hub_leaf: MakeHubLeaf
     with raw_of(sandbox) as raw:
         publish(raw, 5)
         for name in ("COPY", "DEEP"):
-            wait_for(sandbox, raw, name, 5)
+            raw.wait_for(name, 5, "leaf")
         save(space, "hub/**")
         raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
 
@@ -155,10 +146,10 @@ def test_a_mirror_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: 
     space.write(streams=[ORIGIN, mirror]).apply()
     with raw_of(clean_hub_leaf) as raw:
         publish(raw, 5)
-        wait_for(clean_hub_leaf, raw, "MIRROR", 5)
+        raw.wait_for("MIRROR", 5, "leaf")
         save(space, "hub/**")
         publish(raw, 5)
-        wait_for(clean_hub_leaf, raw, "MIRROR", 10)
+        raw.wait_for("MIRROR", 10, "leaf")
         raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
     plan, result = restore_backup(space)
     assert (result.exit_code, hazards_of(plan)) == (0, [])
@@ -178,14 +169,14 @@ def test_a_source_that_has_more_than_the_backup(tmp_path: Path, clean_hub_leaf: 
     with raw_of(clean_hub_leaf) as raw:
         copies_again = raw.api_level() >= ORIGIN_IDENTITY_LEVEL
         publish(raw, 5)
-        wait_for(clean_hub_leaf, raw, "COPY", 5)
+        raw.wait_for("COPY", 5, "leaf")
         save(space, "hub/**")
         publish(raw, 5)
-        wait_for(clean_hub_leaf, raw, "COPY", 10)
+        raw.wait_for("COPY", 10, "leaf")
         raw.api_ok(f"{HUB}.STREAM.DELETE.ORIGIN")
         plan, result = restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES",))
         publish(raw, 8)
-        wait_for(clean_hub_leaf, raw, "COPY", 23 if copies_again else 13)
+        raw.wait_for("COPY", 23 if copies_again else 13, "leaf")
     assert result.exit_code == 0
     found = [(one.severity, one.code) for one in plan.diagnostics]
     assert found == ([] if copies_again else [("warning", "JS483")])
@@ -286,12 +277,12 @@ def test_what_a_restored_stream_copies_since_its_backup(
     with raw_of(clean_hub_leaf) as raw:
         save(space, "hub/stream/MIDDLE")
         publish(raw, 4)
-        wait_for(clean_hub_leaf, raw, "LAST", 8)
+        raw.wait_for("LAST", 8, "leaf")
         raw.api_ok(f"{HUB}.STREAM.DELETE.MIDDLE")
         with pytest.raises(RefusedError, match="leaf/stream/LAST stores up to 4 messages twice"):
             restore_backup(space)
         restore_backup(space, allow_hazards=("DUPLICATES_MESSAGES",))
-        wait_for(clean_hub_leaf, raw, "LAST", 12)
+        raw.wait_for("LAST", 12, "leaf")
 
 
 def test_a_reader_that_is_created_before_the_answer(tmp_path: Path, server: Server) -> None:
@@ -319,13 +310,13 @@ def test_a_copy_of_a_queue_reader_is_a_hazard(tmp_path: Path, clean_hub_leaf: Sa
     space.write(streams=[ORIGIN | {"retention": "workqueue"}, reader]).apply()
     with raw_of(clean_hub_leaf) as raw:
         publish(raw, 5)
-        wait_for(clean_hub_leaf, raw, "READER", 5)
+        raw.wait_for("READER", 5, "leaf")
         save(space, "leaf/**")
         raw.api_ok(f"{LEAF}.STREAM.DELETE.READER")
         publish(raw, 2)
         plan, result = restore_backup(space)
         assert (result.exit_code, hazards_of(plan)) == (0, [])
-        wait_for(clean_hub_leaf, raw, "READER", 7)
+        raw.wait_for("READER", 7, "leaf")
         publish(raw, 1)
         with pytest.raises(RefusedError, match=r"leaf/stream/BESIDE: copying removes messages"):
             restore_backup(space, rename="leaf/stream/BESIDE")
@@ -338,7 +329,7 @@ def test_a_mirror_of_its_own_domain_is_a_warning(tmp_path: Path, clean_hub_leaf:
     space.write(streams=[ORIGIN, mirror]).apply()
     with raw_of(clean_hub_leaf) as raw:
         publish(raw, 3)
-        wait_for(clean_hub_leaf, raw, "MIRROR", 3)
+        raw.wait_for("MIRROR", 3, "leaf")
     save(space, "**")
     plan, result = restore_backup(space, targets=("leaf/**",), rename="hub/**")
     assert result.exit_code == 0

@@ -188,7 +188,8 @@ def test_restoring_an_earlier_serial(commands: Commands) -> None:
 def test_a_damaged_state_is_replaced_only_with_force(commands: Commands) -> None:
     """A damaged state is replaced only with `--force`, which reports the damage."""
     good = commands.pulled()
-    damage(commands.space)
+    # Overwrite the state with a damaged document.
+    write_document(commands.space, b'{"kind": "sta')
     path = commands.saved(good)
     refused = commands.run("state", "push", path)
     assert (refused.code, "damaged" in refused.text) == (1, True)
@@ -212,11 +213,6 @@ def test_rm_of_an_address_that_nothing_can_read(commands: Commands) -> None:
     assert (ended.code, ended.out) == (0, f"Forgot {bad}\n")
     assert commands.run("plan", "--detailed-exitcode").code == 0
     assert commands.run("state", "rm", bad).code == 1
-
-
-def damage(space: Space) -> None:
-    """Overwrite the state with a damaged document."""
-    write_document(space, b'{"kind": "sta')
 
 
 def write_document(space: Space, data: bytes) -> None:
