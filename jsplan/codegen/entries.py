@@ -151,11 +151,9 @@ def generalize_domain(one: RenderedResource) -> RenderedResource:
             return pattern.sub("${domain}", value)
         if isinstance(value, list):
             return [put(item) for item in value]
-        return (
-            {name: put(item) for name, item in value.items()}
-            if isinstance(value, Mapping)
-            else value
-        )
+        if isinstance(value, Mapping):
+            return {name: put(item) for name, item in value.items()}
+        return value
 
     stream = put(one.stream) if one.stream is not None else None
     return RenderedResource(one.address, put(one.name), put(one.fields), stream, one.comment)
@@ -208,11 +206,9 @@ def _most_common_value(entries: list[FileEntry], kind: Kind, row: Field) -> Any:
     text, count = counts.most_common(1)[0]
     missing = sum(1 for entry in entries if row.name not in entry.fields)
     worth = count >= _MIN_ENTRIES and count > 3 * missing
-    return (
-        json.loads(text)
-        if worth and (not missing or _explicit_default(kind, row) is not None)
-        else None
-    )
+    if worth and (not missing or _explicit_default(kind, row) is not None):
+        return json.loads(text)
+    return None
 
 
 def _move_to_defaults(entries: list[FileEntry], kind: Kind, row: Field, value: Any) -> None:
@@ -251,11 +247,9 @@ def _apply_existing_defaults(
 def _format_default(row: Field, value: Any) -> Any:
     """Format a default of the workspace as entries have it, for comparison."""
     try:
-        return (
-            layout.format_value(row, row.parse(value))
-            if row.table is None
-            else layout.escape_references(value)
-        )
+        if row.table is None:
+            return layout.format_value(row, row.parse(value))
+        return layout.escape_references(value)
     except ValueError:
         return None
 

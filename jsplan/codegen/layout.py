@@ -37,11 +37,9 @@ def format_value(row: Field, found: Any) -> Any:
     if found is None or isinstance(found, bool):
         return found
     if row.table is not None and found:
-        return (
-            [format_fields(row.table, item) for item in found]
-            if row.type == "objects"
-            else format_fields(row.table, found)
-        )
+        if row.type == "objects":
+            return [format_fields(row.table, item) for item in found]
+        return format_fields(row.table, found)
     if row.type == "duration" and isinstance(found, int):
         return units.format_duration(found)
     if row.type == "durations":
@@ -67,11 +65,9 @@ def escape_references(found: Any) -> Any:
         return escape(found)
     if isinstance(found, list):
         return [escape_references(item) for item in found]
-    return (
-        {escape_references(key): escape_references(item) for key, item in found.items()}
-        if isinstance(found, Mapping)
-        else found
-    )
+    if isinstance(found, Mapping):
+        return {escape_references(key): escape_references(item) for key, item in found.items()}
+    return found
 
 
 # --- the lines ------------------------------------------------------------------------------------

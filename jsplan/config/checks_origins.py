@@ -187,11 +187,9 @@ def _token_problem(token: str, wildcards: int) -> str | None:
     if indexes is None:
         return f"{token} has the wrong arguments"
     uses_wildcards = name not in ("partition", "random")
-    return (
-        _wildcard_problem(token)
-        if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards)
-        else None
-    )
+    if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards):
+        return _wildcard_problem(token)
+    return None
 
 
 def _wildcard_problem(token: str) -> str:
@@ -208,11 +206,9 @@ def _two_arguments(arguments: list[str]) -> list[int] | None:
 
 
 def _split_arguments(arguments: list[str]) -> list[int] | None:
-    return (
-        _parse_numbers(arguments[:1])
-        if len(arguments) == 2 and not re.search(r"[ .]", arguments[1])
-        else None
-    )
+    if len(arguments) == 2 and not re.search(r"[ .]", arguments[1]):
+        return _parse_numbers(arguments[:1])
+    return None
 
 
 def _partition_arguments(arguments: list[str]) -> list[int] | None:
@@ -225,11 +221,9 @@ def _random_arguments(arguments: list[str]) -> list[int] | None:
 
 
 def _parse_numbers(arguments: list[str]) -> list[int] | None:
-    return (
-        [int(text) for text in arguments]
-        if all(_NUMBER.fullmatch(text) for text in arguments)
-        else None
-    )
+    if all(_NUMBER.fullmatch(text) for text in arguments):
+        return [int(text) for text in arguments]
+    return None
 
 
 #: The wildcards that the arguments name, or None for arguments that the function rejects.

@@ -191,8 +191,6 @@ def _is_glob(text: str) -> bool:
 
 def _format_domains(domains: Mapping[str, Domain]) -> str:
     shown = list(domains)[:8]
-    return (
-        ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "")
-        if shown
-        else "none"
-    )
+    if shown:
+        return ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "")
+    return "none"

@@ -170,13 +170,11 @@ def source_range(place: Place) -> SourceRange:
 def type_name(node: Node) -> str:
     """Return the type of a value, for messages that must not quote it."""
     value = node.value
-    return (
-        "text"
-        if isinstance(value, str)
-        else describe_node(node)
-        if value is None or isinstance(value, list | dict)
-        else "a number or a boolean"
-    )
+    if isinstance(value, str):
+        return "text"
+    if value is None or isinstance(value, list | dict):
+        return describe_node(node)
+    return "a number or a boolean"
 
 
 def describe_node(node: Node) -> str:
@@ -190,11 +188,9 @@ def describe_node(node: Node) -> str:
         return "a mapping"
     if value is None:
         return "nothing"
-    return (
-        f'the text "{value}"'
-        if isinstance(value, str)
-        else f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
-    )
+    if isinstance(value, str):
+        return f'the text "{value}"'
+    return f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
 
 
 class FieldPlaces(Mapping[str, SourceRange]):

@@ -116,11 +116,9 @@ def url_problem(value: str, schemes: Collection[str]) -> str:
     """
     scheme, mark, rest = value.partition("://")
     if not mark or scheme not in schemes:
-        return (
-            f'"{scheme}" is not one of {", ".join(schemes)}'
-            if mark and scheme.isalnum()
-            else "it has no scheme"
-        )
+        if mark and scheme.isalnum():
+            return f'"{scheme}" is not one of {", ".join(schemes)}'
+        return "it has no scheme"
     if any(c.isspace() or not c.isprintable() for c in value):
         return "it has a blank or an invisible character"
     port = re.split("[/?#]", rest)[0].rpartition("@")[2].rpartition("]")[2].partition(":")[2]

@@ -78,11 +78,9 @@ def _file_hint(path: Path, error: OSError) -> str:
         return "It is a folder; name a file."
     if error.errno in (errno.EINVAL, errno.EFBIG):
         return "Name a file of the workspace."
-    return (
-        "Check its permissions."
-        if exists(path)
-        else "Check the path; in a file, it is relative to that file."
-    )
+    if exists(path):
+        return "Check its permissions."
+    return "Check the path; in a file, it is relative to that file."
 
 
 def parse_document(source: Source, data: bytes, findings: Findings) -> Node | None:
@@ -409,11 +407,9 @@ def _yaml_hint(line: str, column: int, problem: str, context: str | None) -> str
         return f"A comma or a closing bracket is missing: it was found {context}."
     if "did not find expected" in problem or "could not find expected" in problem:
         return "Check the indentation of this line and of the one above."
-    return (
-        f"It was found {context}; check this line and the one above."
-        if context
-        else "Check this line and the one above."
-    )
+    if context:
+        return f"It was found {context}; check this line and the one above."
+    return "Check this line and the one above."
 
 
 # --- plain scalars --------------------------------------------------------------------------------

@@ -307,11 +307,9 @@ class ResourceResolver:
         """Return the resource with the settings that are `present`; most resources have none."""
 
         def under(key: str) -> tuple[Node, ...]:
-            return (
-                tuple(layer.value[key] for layer in layers if key in layer.value)
-                if key in present
-                else _NO_NODES
-            )
+            if key in present:
+                return tuple(layer.value[key] for layer in layers if key in layer.value)
+            return _NO_NODES
 
         known = TABLES[declared.address.kind].by_name.keys() | declared.raw_fields
         guards = lifecycle.read_lifecycle(under("lifecycle"), known, self.findings)

@@ -389,11 +389,9 @@ def _count_covered(mute_: Mute, drift: Drift) -> int:
 
 
 def _expiry_warning(mute_: Mute, covered: int) -> Diagnostic:
-    again = (
-        f"{covered} finding{'s are' if covered != 1 else ' is'} reported again"
-        if covered
-        else "nothing is left that it covered"
-    )
+    again = "nothing is left that it covered"
+    if covered:
+        again = f"{covered} finding{'s are' if covered != 1 else ' is'} reported again"
     return Diagnostic(
         "warning",
         "JS490",

@@ -127,11 +127,9 @@ async def _read_from_nearer_end(
     count_only: bool,
 ) -> Measurement:
     """Read from the end that is nearer to the border between deleted and kept messages."""
-    by_size = (
-        stream.messages * max(0, stream.bytes - limits.max_bytes) // stream.bytes
-        if limits.max_bytes
-        else 0
-    )
+    by_size = 0
+    if limits.max_bytes:
+        by_size = stream.messages * max(0, stream.bytes - limits.max_bytes) // stream.bytes
     likely = max(bounds[0], old[1], by_size)
     blind = stream.reader.gaps is None and not stream.reader.batches
     if blind or min(likely, stream.messages - likely) > stream.limit:

@@ -61,10 +61,8 @@ def _account(found: Access, account: AccountGrants, console: Console, style: str
         _line(console, "")
         _line(
             console,
-            (
-                f"# Account {name}, in the configuration of every server that has "
-                f"it: into its block in accounts {{ … }}"
-            ),
+            f"# Account {name}, in the configuration of every server that has "
+            f"it: into its block in accounts {{ … }}",
         )
         for line in account.configuration.splitlines():
             _line(console, line)

@@ -77,10 +77,8 @@ def _render_origin(lines: Lines, origin: OriginResult) -> None:
         how = f", by {safe(origin.path)}" if origin.path else ""
         lines.add(
             6,
-            (
-                f"copied {count_text(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in "
-                f"{origin.seconds:.1f}s ({rate:,.0f}/s){how}"
-            ),
+            f"copied {count_text(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in "
+            f"{origin.seconds:.1f}s ({rate:,.0f}/s){how}",
         )
     else:
         lines.add(6, ("nothing to copy: the target has it, or its own source brings it", "dim"))
@@ -241,10 +239,8 @@ def render_status(found: BackfillStatus, console: Console) -> None:
             _render_orphan(lines, left)
         lines.add(
             2,
-            (
-                "Their messages never reached a target. If no other workspace runs these "
-                "backfills: nats stream rm NAME"
-            ),
+            "Their messages never reached a target. If no other workspace runs these "
+            "backfills: nats stream rm NAME",
         )
     for domain, reason in found.offline.items():
         lines.add(0, ("! ", "bad"), f"no answer from domain {safe(domain)}: {safe(reason)}")
@@ -271,22 +267,14 @@ def _render_entry(lines: Lines, entry: EntryStatus) -> None:
     for origin in entry.origins:
         lines.add(
             2,
-            (
-                f"{safe(origin.origin)} -> {safe(origin.target)}  "
-                f"{format_range(origin.first, origin.last)}"
-            ),
+            f"{safe(origin.origin)} -> {safe(origin.target)}  "
+            f"{format_range(origin.first, origin.last)}",
         )
         parts = [f"{count_text(origin.copied, 'message')} copied"]
-        parts += (
-            [f"gone before they could be copied: {format_ranges(origin.gaps)}"]
-            if origin.gaps
-            else []
-        )
-        parts += (
-            [f"too large: {format_ranges([[seq, seq] for seq in origin.skipped])}"]
-            if origin.skipped
-            else []
-        )
+        if origin.gaps:
+            parts.append(f"gone before they could be copied: {format_ranges(origin.gaps)}")
+        if origin.skipped:
+            parts.append(f"too large: {format_ranges([[seq, seq] for seq in origin.skipped])}")
         lines.add(6, ("; ".join(parts), "dim"))
     for left in entry.orphans:
         _render_orphan(lines, left)
@@ -332,10 +320,7 @@ def render(found: BackfillPreview, console: Console) -> None:
         if found.estimate is not None and found.messages:
             lines.add(
                 2,
-                (
-                    f"about {_time(found.estimate.seconds)}, an estimate: "
-                    f"{safe(found.estimate.basis)}"
-                ),
+                f"about {_time(found.estimate.seconds)}, an estimate: {safe(found.estimate.basis)}",
             )
     lines.blank()
     lines.add(0, (summary_line(found), "strong"))
@@ -377,11 +362,9 @@ def summary_line(found: BackfillPreview) -> str:
         counted = f"{at_most}{count_text(found.messages, 'message')} to copy of the others"
         rest = f", {counted}" if unmeasured < len(found.origins) else ""
         return f"Backfill: {count_text(unmeasured, 'origin')} not measured{rest}."
-    return (
-        f"Backfill: {at_most}{count_text(found.messages, 'message')} to copy."
-        if found.messages
-        else "Backfill: nothing to copy."
-    )
+    if found.messages:
+        return f"Backfill: {at_most}{count_text(found.messages, 'message')} to copy."
+    return "Backfill: nothing to copy."
 
 
 def _say_at_most(found: BackfillPreview) -> str:

@@ -122,11 +122,9 @@ def _annotation(row: Row, place: SourceRange | None, fail_on: Collection[str]) -
 
 
 def _command(level: str, title: str, message: str, place: SourceRange | None) -> str:
-    where = (
-        f"file={_property(place.file)},line={place.line},col={place.column},"
-        if place is not None
-        else ""
-    )
+    where = ""
+    if place is not None:
+        where = f"file={_property(place.file)},line={place.line},col={place.column},"
     return f"::{level} {where}title={_property(title)}::{_data(message)}"
 
 

@@ -48,10 +48,8 @@ def _replication(lines: Lines, drift: Drift) -> None:
             0,
             ("  ! ", "bad"),
             (ends, "strong"),
-            (
-                f" ({flow['kind']}): "
-                f"{cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}"
-            ),
+            f" ({flow['kind']}): "
+            f"{cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}",
         )
     lines.blank()
 
@@ -146,11 +144,10 @@ def _summary(drift: Drift) -> Lines:
         lines.add(0, (summary.NO_DRIFT, "good"))
     lines.add(0, (summary.drift_line(drift), "strong"))
     extra = [count_text(counts["muted"], "finding") + " muted"] if counts["muted"] else []
-    extra += (
-        [f"{count_text(counts['pending'], 'resource')} pending in the files (see jsplan plan)"]
-        if counts["pending"]
-        else []
-    )
+    if counts["pending"]:
+        extra.append(
+            f"{count_text(counts['pending'], 'resource')} pending in the files (see jsplan plan)"
+        )
     if extra:
         lines.add(0, (f"{'; '.join(extra)}.", "dim"))
     offline = {str(domain.get("domain")) for domain in drift.offline}

@@ -44,11 +44,9 @@ def _node(node: Node) -> Iterator[str]:
         node.summary,
         ACTION_STYLES[node.action][0] if node.action else "",
     ]
-    style = (
-        "rounded,dashed"
-        if node.kind == "outside" or node.action == "deferred"
-        else "rounded,filled"
-    )
+    style = "rounded,filled"
+    if node.kind == "outside" or node.action == "deferred":
+        style = "rounded,dashed"
     looks = (
         f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.action)}"
     )

@@ -372,11 +372,8 @@ def build_card(node: Node) -> Card:
     """Return the card of a node: name, subjects, facts, consumers."""
     wanted = [("name", node.name, "")]
     wanted += [("subject", subject, "") for subject in _visible_subjects(node.subjects)]
-    wanted += (
-        [("more", f"and {len(node.subjects) - MAX_SUBJECTS} more subjects", "")]
-        if len(node.subjects) > MAX_SUBJECTS + 1
-        else []
-    )
+    if len(node.subjects) > MAX_SUBJECTS + 1:
+        wanted.append(("more", f"and {len(node.subjects) - MAX_SUBJECTS} more subjects", ""))
     wanted += [("facts", node.summary, "")] if node.summary else []
     readers = (
         node.consumers if len(node.consumers) <= MAX_SUBJECTS + 1 else node.consumers[:MAX_SUBJECTS]
@@ -385,11 +382,8 @@ def build_card(node: Node) -> Card:
         ("reader", f"▸ {r.name}" + (f"  {r.summary}" if r.summary else ""), r.action or "")
         for r in readers
     ]
-    wanted += (
-        [("more", f"and {len(node.consumers) - MAX_SUBJECTS} more consumers", "")]
-        if len(node.consumers) > MAX_SUBJECTS + 1
-        else []
-    )
+    if len(node.consumers) > MAX_SUBJECTS + 1:
+        wanted.append(("more", f"and {len(node.consumers) - MAX_SUBJECTS} more consumers", ""))
     limit = MAX_WIDTH - 2 * PAD - BAR
     badge = 74.0 if node.action or node.kind != "stream" else 0.0
     rows = []

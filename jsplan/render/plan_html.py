@@ -306,11 +306,10 @@ def _findings(plan: Plan) -> str:
                 "Every finding by itself", [_finding(found, "") for found in plan.diagnostics]
             )
         )
-    return (
-        f"<section><h2>Findings ({len(plan.diagnostics):,})</h2>\n{chr(10).join(items)}</section>"
-        if items
-        else ""
-    )
+    if not items:
+        return ""
+    title = f"Findings ({len(plan.diagnostics):,})"
+    return f"<section><h2>{title}</h2>\n{chr(10).join(items)}</section>"
 
 
 def _finding(found: Diagnostic, where: str) -> str:
@@ -328,14 +327,12 @@ def _steps(plan: Plan) -> str:
     """Return all steps of an apply, in the order of the plan."""
     items = "".join(f"<li>{safe_html(step.title)}</li>" for step in plan.steps)
     heading = count_text(len(plan.steps), "step")
-    return (
-        (
+    if items:
+        return (
             f'<details class="more"><summary>What is done, in order ({heading})</summary>'
             f"<ol>{items}</ol></details>"
         )
-        if items
-        else ""
-    )
+    return ""
 
 
 def _plan_facts(plan: Plan, sha256: str) -> str:

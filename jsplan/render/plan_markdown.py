@@ -156,11 +156,9 @@ def _changes(found: list[Row]) -> Iterator[PageItem]:
 
 def _headline(row: Row) -> str:
     resource = row.group.resource
-    moved = (
-        f" (moved from {code_span(safe(resource.previous_address))})"
-        if resource.previous_address
-        else ""
-    )
+    moved = ""
+    if resource.previous_address:
+        moved = f" (moved from {code_span(safe(resource.previous_address))})"
     where = f", {escape_text(safe(row.group.where))}" if row.group.where else ""
     return f"{code_span(safe(resource.address))} {row.outcome}{moved}{where}"
 
@@ -180,11 +178,9 @@ def _change_with_fields(row: Row) -> list[str]:
         return [f"- {_headline(row)}", *diff_block(body, indent="  ")]
     resource = row.group.resource
     where = f", {safe_html(row.group.where)}" if row.group.where else ""
-    moved = (
-        f" (moved from <code>{safe_html(resource.previous_address)}</code>)"
-        if resource.previous_address
-        else ""
-    )
+    moved = ""
+    if resource.previous_address:
+        moved = f" (moved from <code>{safe_html(resource.previous_address)}</code>)"
     line = f"<code>{safe_html(resource.address)}</code> {row.outcome}{moved}{where}"
     return [f"<details><summary>{line}</summary>", "", *diff_block(body), "", "</details>"]
 
@@ -229,11 +225,9 @@ def _finding(found: Diagnostic, where: str) -> PageItem:
         f"\\[{escape_text(safe(found.code))}\\]"
     )
     place = f" at {code_span(safe(str(found.range)))}" if found.range else ""
-    detail = (
-        f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}"
-        if found.detail.strip()
-        else ""
-    )
+    detail = ""
+    if found.detail.strip():
+        detail = f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}"
     return PageItem(f"{brief}\n", f"{brief}{place}{detail}\n")
 
 

@@ -133,11 +133,9 @@ def group_changes(
     resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False
 ) -> list[group_domains.Group]:
     """Group changes that are alike in many domains; with `verbose` each stands alone."""
-    return (
-        [group_domains.Group(r, (r,)) for r in resources]
-        if verbose
-        else group_domains.group_resources(resources, plan)
-    )
+    if verbose:
+        return [group_domains.Group(r, (r,)) for r in resources]
+    return group_domains.group_resources(resources, plan)
 
 
 def _print_drift(drift: list[ResourceChange], console: Console, *, verbose: bool) -> None:
@@ -212,11 +210,9 @@ def headline(plan: Plan, *, limited: bool) -> str:
         return "jsplan will import the following"
     if plan.mode != "destroy":
         return "jsplan will do the following"
-    return (
-        "jsplan will destroy the following"
-        if limited
-        else "jsplan will destroy everything that it manages"
-    )
+    if limited:
+        return "jsplan will destroy the following"
+    return "jsplan will destroy everything that it manages"
 
 
 def format_options(plan: Plan) -> str:

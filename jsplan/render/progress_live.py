@@ -149,11 +149,9 @@ class LiveProgress:
             read = _format_read(self._read)
             seconds = _format_seconds(now - self._began)
             wheel = self._spinner(Text(f" {self._phase}{read} {seconds}"))
-            return (
-                Group(wheel, _render_copies(list(self._copies.values())[:8]))
-                if self._copies
-                else wheel
-            )
+            if self._copies:
+                return Group(wheel, _render_copies(list(self._copies.values())[:8]))
+            return wheel
         head = Text(self._format_steps(now - self._steps_began), "bold")
         running = list(self._running.items())[:8]
         rows: list[RenderableType] = [

@@ -289,22 +289,16 @@ def _format_messages(hazard: Hazard) -> str:
     if hazard.exact is not False:
         return "" if most is None or _mentions_number(hazard, most) else count_text(most, "message")
     if hazard.at_least is None:
-        return (
-            ""
-            if most is None or _mentions_number(hazard, most)
-            else f"at most {count_text(most, 'message')}"
-        )
+        if most is None or _mentions_number(hazard, most):
+            return ""
+        return f"at most {count_text(most, 'message')}"
     if most is None or most == hazard.at_least:
-        return (
-            ""
-            if not hazard.at_least or _mentions_number(hazard, hazard.at_least)
-            else f"at least {count_text(hazard.at_least, 'message')}"
-        )
-    return (
-        ""
-        if _mentions_number(hazard, hazard.at_least) and _mentions_number(hazard, most)
-        else f"{hazard.at_least:,} to {most:,} messages"
-    )
+        if not hazard.at_least or _mentions_number(hazard, hazard.at_least):
+            return ""
+        return f"at least {count_text(hazard.at_least, 'message')}"
+    if _mentions_number(hazard, hazard.at_least) and _mentions_number(hazard, most):
+        return ""
+    return f"{hazard.at_least:,} to {most:,} messages"
 
 
 def _mentions_number(hazard: Hazard, number: int) -> bool:

@@ -63,10 +63,8 @@ def render(state: dict[str, Any], console: Console) -> None:
     )
     lines.add(
         0,
-        (
-            f"Workspace {where}: {count_text(len(resources), 'resource')}, serial "
-            f"{state.get('serial', 0)}."
-        ),
+        f"Workspace {where}: {count_text(len(resources), 'resource')}, serial "
+        f"{state.get('serial', 0)}.",
     )
     if pending := state.get("pending"):
         lines.add(
@@ -135,11 +133,9 @@ def _row(entry: dict[str, Any]) -> list[Cell]:
 
 def _result(entry: dict[str, Any]) -> str:
     """Return the result; an entry that never ended was interrupted, unless it still runs."""
-    return (
-        "under way"
-        if entry.get("running")
-        else str(_RESULT_LABELS.get(entry["result"], entry["result"]))
-    )
+    if entry.get("running"):
+        return "under way"
+    return str(_RESULT_LABELS.get(entry["result"], entry["result"]))
 
 
 def _counts(entry: dict[str, Any]) -> str:

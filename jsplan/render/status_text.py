@@ -142,11 +142,9 @@ def _domain_row(members: list[Row]) -> list[Cell]:
     )
     numbers = [f"{_sum_column(members, name):,}" for name in ("streams", "consumers", "messages")]
     most = [_format_limit(limits.get(name), len(members)) for name in ("max_storage", "max_memory")]
-    stored = (
-        units.format_bytes(_sum_column(members, "storage"))
-        if any(m["storage"] is not None for m in members)
-        else ""
-    )
+    stored = ""
+    if any(m["storage"] is not None for m in members):
+        stored = units.format_bytes(_sum_column(members, "storage"))
     memory = _sum_column(members, "memory")
     return [
         (safe(_format_domains(members, _domain_key)), "strong"),
@@ -426,11 +424,9 @@ def _format_domains(members: list[Row], domain: Callable[[Row], str]) -> str:
     """Return their domains as ranges, or their number."""
     names = sorted({domain(m) for m in members})
     text = compress_names(names)
-    return (
-        text
-        if len(names) < MIN_GROUP or len(text) <= MAX_NAMES_WIDTH
-        else f"{len(names):,} domains"
-    )
+    if len(names) < MIN_GROUP or len(text) <= MAX_NAMES_WIDTH:
+        return text
+    return f"{len(names):,} domains"
 
 
 def _sum_column(members: Iterable[Row], name: str) -> int:

@@ -158,11 +158,8 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
         ]
         arguments += ["--service"] if export.kind == "service" else []
         arguments += ["--response-type", "Stream"] if export.streamed else []
-        arguments += (
-            ["--account-token-position", str(export.token_position)]
-            if export.token_position
-            else []
-        )
+        if export.token_position:
+            arguments += ["--account-token-position", str(export.token_position)]
         commands.append(shlex.join(arguments))
     for grant in (grant for grant in grants if grant.user == account):
         arguments = [

@@ -200,11 +200,9 @@ async def _reopen_context(load: LoadOptions, path: Path) -> AsyncIterator[Contex
             context = await stack.enter_async_context(open_context(load))
         except ConfigError as error:
             first = next(each for each in error.diagnostics if each.severity == "error")
-            place = (
-                f" ({first.range})"
-                if first.range is not None and Path(first.range.file).name != path.name
-                else ""
-            )
+            place = ""
+            if first.range is not None and Path(first.range.file).name != path.name:
+                place = f" ({first.range})"
             raise _GeneratedConfigError(
                 f"{path.name} was generated and does not fit into the workspace:"
                 f" {first.summary}{place}. It was removed again",

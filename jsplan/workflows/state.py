@@ -171,11 +171,9 @@ def _environment_reasons(state: State, workspace: Workspace, name: str) -> list[
             f"{name} is the state of workspace {state.workspace}, environment {theirs}",
             hint="Push it in that workspace, with its -e.",
         )
-    return (
-        [f"is the state of environment {theirs}"]
-        if state.environment != workspace.environment
-        else []
-    )
+    if state.environment != workspace.environment:
+        return [f"is the state of environment {theirs}"]
+    return []
 
 
 def unlock(load: LoadOptions, lock_id: str) -> LockInfo | None:
