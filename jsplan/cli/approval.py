@@ -43,7 +43,6 @@ def ask_and_apply(
     )
     with approval.interruptible() as approve:
         plan, result = run(approve)
-    output.progress.stop()
     return show(output, plan, result, shown=approval.shown)
 
 

@@ -84,7 +84,7 @@ def build_entries(resources: Iterable[RenderedResource]) -> list[FileEntry]:
 def _nest_consumers(consumers: list[RenderedResource], streams: list[FileEntry]) -> list[FileEntry]:
     """Nest consumers that all domains of a stream's entry have; return the others."""
     parents = {
-        (domain, _fill_domain(entry.name, domain)): entry
+        (domain, entry.name.replace("${domain}", domain)): entry
         for entry in streams
         for domain in entry.domains
     }
@@ -157,10 +157,6 @@ def generalize_domain(one: RenderedResource) -> RenderedResource:
 
     stream = put(one.stream) if one.stream is not None else None
     return RenderedResource(one.address, put(one.name), put(one.fields), stream, one.comment)
-
-
-def _fill_domain(text: str, domain: str) -> str:
-    return text.replace("${domain}", domain)
 
 
 def extract_defaults(entries: list[FileEntry], context: CodegenContext) -> dict[str, Any]:

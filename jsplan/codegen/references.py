@@ -147,21 +147,17 @@ def shortest_selector(
     order = [key for key, domain in domains.items() if domain.is_own and key != without]
     if len(wanted) == 1:
         return next(iter(wanted))
-    if len(wanted) > 2 or _has_exact_label(order, domains, wanted):
+    if len(wanted) > 2 or any(
+        matched == wanted
+        for text, matched in _candidate_patterns(order, domains, wanted)
+        if text.startswith("label:")
+    ):
         for text, matched in _candidate_patterns(order, domains, wanted):
             if matched == wanted:
                 return text
     short = _with_exceptions(order, domains, wanted)
     return short or _compress_ranges(
         [key for key in [*order, *sorted(wanted - set(order))] if key in wanted]
-    )
-
-
-def _has_exact_label(order: list[str], domains: Mapping[str, Domain], wanted: set[str]) -> bool:
-    return any(
-        matched == wanted
-        for text, matched in _candidate_patterns(order, domains, wanted)
-        if text.startswith("label:")
     )
 
 

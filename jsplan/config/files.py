@@ -213,7 +213,7 @@ class WorkspaceFiles:
                 )
             found |= dict.fromkeys(paths or ())
         elif is_file(self.root / pattern):
-            found[_normalize_path(self.root / pattern)] = None
+            found[Path(os.path.normpath((self.root / pattern)))] = None
         else:
             self.findings.error(
                 "JS109",
@@ -275,10 +275,6 @@ class WorkspaceFiles:
         elif value.value is not None:
             first = source_range(into.key_place(key))
             self.findings.declared_twice(place, f'"{key}"', first)
-
-
-def _normalize_path(path: Path) -> Path:
-    return Path(os.path.normpath(path))
 
 
 def overlay(base: Node | None, over: Node, depth: int) -> Node:

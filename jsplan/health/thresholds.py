@@ -154,12 +154,8 @@ def _replicas(config: Mapping[str, Any]) -> int:
     return int(config.get("num_replicas") or 1)
 
 
-def _is_alone(reading: Reading) -> bool:
-    return not reading.live.is_clustered or _replicas(reading.live.raw) <= 1
-
-
 def _check_peers(reading: Reading, expected: int) -> str:
-    if _is_alone(reading):
+    if not reading.live.is_clustered or _replicas(reading.live.raw) <= 1:
         return "it is not replicated"
     if not reading.live.server.get("leader"):
         return "it has no leader"

@@ -190,7 +190,7 @@ def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
     drift = Lines()
     plan_text.add_drift(drift, plan_text.relevant_drift(plan), verbose=verbose)
     parts = [
-        ("Changed outside of jsplan", _drift(drift)),
+        ("Changed outside of jsplan", [PageItem(line, line) for line in _plain_lines(drift)[1:]]),
         (
             "Copied",
             [PageItem(line, line) for line in _plain_lines(plan_text.render_backfills(plan))],
@@ -229,10 +229,6 @@ def _finding(found: Diagnostic, where: str) -> PageItem:
     if found.detail.strip():
         detail = f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}"
     return PageItem(f"{brief}\n", f"{brief}{place}{detail}\n")
-
-
-def _drift(drift: Lines) -> list[PageItem]:
-    return [PageItem(line, line) for line in _plain_lines(drift)[1:]]
 
 
 def _plain_lines(lines: Lines) -> list[str]:

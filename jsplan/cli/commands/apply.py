@@ -13,6 +13,7 @@ from jsplan.cli.plan_options import (
     backup_option,
     build_plan_options,
     move_options,
+    number_option,
     planning_options,
     refuse_plan_options,
 )
@@ -42,13 +43,11 @@ QUESTION = "Do you want jsplan to do this?"
     metavar="WAVES",
     help="Apply domain by domain, and check the replication after each wave.",
 )
-@click.option(
+@number_option(
     "--max-failures",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Start the next wave only if at most N domains of this one failed.",
+    "Start the next wave only if at most N domains of this one failed.",
+    0,
+    least=0,
 )
 @click.option(
     "--deferred",
@@ -103,5 +102,4 @@ def _apply_saved(ctx: click.Context, planfile: Path, planning: dict[str, Any]) -
 
     workspace = Workspace(settings.load_options(), output.progress)
     plan, result = workspace.apply_saved(planfile, options)
-    output.progress.stop()
     return apply_result(output, plan, result, shown=False)

@@ -9,7 +9,7 @@ import click
 
 from jsplan.cli.commands import CommandEntry
 from jsplan.cli.lazy import declare, group
-from jsplan.cli.plan_options import lock_timeout_option
+from jsplan.cli.plan_options import lock_timeout_option, number_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AddressGlob, HazardPermission, Until
 from jsplan.errors import UsageError
@@ -127,7 +127,6 @@ def run(
         name, origin, target, master, reset_range, fail_on_gap, allow_hazard, lock_timeout, until
     )
     result = Workspace(settings.load_options(), output.progress).backfill(options)
-    output.progress.stop()
     from jsplan.render import backfill_text
 
     output.result(result.to_json, partial(backfill_text.render_run, result))
@@ -148,7 +147,6 @@ def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
 
     options = BackfillOptions(name, origin, target)
     found = Workspace(settings.load_options(), output.progress).preview_backfill(options)
-    output.progress.stop()
     from jsplan.render import backfill_text
 
     output.result(found.to_json, partial(backfill_text.render, found))
@@ -157,14 +155,7 @@ def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
 
 @declare("verify", connects=True, examples=["jsplan backfill verify orders"])
 @_endpoint_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Print the first N differences.",
-)
+@number_option("--limit", "Print the first N differences.", 20, least=0)
 @_master_option
 @click.pass_context
 def verify(
@@ -180,7 +171,6 @@ def verify(
 
     options = VerifyOptions(name, origin, target, master, limit)
     found = Workspace(settings.load_options(), output.progress).verify_backfill(options)
-    output.progress.stop()
     from jsplan.render import backfill_text
 
     output.result(found.to_json, partial(backfill_text.render_verification, found))

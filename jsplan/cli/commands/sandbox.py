@@ -82,7 +82,6 @@ def up(
     )
 
     def ready(described: SandboxDescription) -> None:
-        output.progress.stop()
         output.result_lines(described.to_json, render_text(described))
         output.note("Running. Ctrl-C ends it.")
         sys.stdout.flush()
@@ -103,7 +102,6 @@ def fleet(ctx: click.Context, /, count: int) -> int:
     from jsplan.sandbox.foreground import describe
 
     def ready(sandbox: Sandbox) -> None:
-        output.progress.stop()
         output.result_lines(describe(sandbox).to_json, servers.describe_access(sandbox, count))
         output.note("Running. Ctrl-C ends it.")
         sys.stdout.flush()
