@@ -213,7 +213,7 @@ class WorkspaceFiles:
                 )
             found |= dict.fromkeys(paths or ())
         elif is_file(self.root / pattern):
-            found[Path(os.path.normpath((self.root / pattern)))] = None
+            found[Path(os.path.normpath(self.root / pattern))] = None
         else:
             self.findings.error(
                 "JS109",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -34,6 +34,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Hit(NamedTuple):
+    """One finding of a rule: `field` is the stream's or consumer's, for its place in the files.
+
+    `detail` says what to do if the rule's own `fix` is too general. `also` are other addresses
+    whose files may ignore it.
+    """
+
+    address: Address
+    text: str
+    field: str = ""
+    detail: str = ""
+    also: tuple[Address, ...] = ()
+
+
 class LintItem(Struct, frozen=True):
     """One stream, bucket or consumer.
 
@@ -45,6 +59,12 @@ class LintItem(Struct, frozen=True):
     declared_fields: Mapping[str, Any]
     config: Config
     declared: DeclaredResource | None = None
+
+    def hit(
+        self, text: str, field: str = "", detail: str = "", also: tuple[Address, ...] = ()
+    ) -> Hit:
+        """Return a finding about it."""
+        return Hit(self.address, text, field, detail, also)
 
     @property
     def retention(self) -> str:
