@@ -71,9 +71,6 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
         else summary.no_changes_line(plan)
     )
     shaped = plan_text.format_options(plan)
-    limited = (
-        "This plan is limited by --target or --exclude: it does not show everything that differs."
-    )
     deferred = summary.deferred_line(d.address for d in plan.deferred)
     parts = [
         ("error", "The plan has errors; nothing can be applied." if plan.errored else ""),
@@ -86,7 +83,7 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
             else "",
         ),
         ("", f"Planned with {shaped}" if shaped else ""),
-        ("warning", limited if plan.targets or plan.options.get("excludes") else ""),
+        ("warning", plan_text.LIMITED if plan.targets or plan.options.get("excludes") else ""),
         ("", summary.rehearsal_line(plan)),
         ("warning", deferred),
         ("dim", f"Planned {plan.timestamp} by jsplan {plan.jsplan_version}."),
