@@ -25,10 +25,10 @@ def render(graph: Graph) -> str:
         "  edge [fontname=sans, fontsize=10];",
     ]
     for number, cluster in enumerate(graph.domain_groups):
-        title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
         lines += [
             f"  subgraph cluster_{number} {{",
-            f"    label={_quoted(title)}; style=filled; color=lightgrey; fillcolor=whitesmoke;",
+            f"    label={_quoted(cluster.shown_title)}; style=filled; color=lightgrey; "
+            "fillcolor=whitesmoke;",
         ]
         for node in graph.nodes:
             if node.domain == cluster.key:
@@ -64,11 +64,7 @@ def _node(node: Node) -> Iterator[str]:
 
 
 def _link(link: Link) -> str:
-    words = " ".join(
-        word
-        for word in (link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label)
-        if word
-    )
+    words = link.shown_kind
     style = "solid" if link.kind == "mirror" else "dashed"
     return (
         f"  {_quoted(link.origin)} -> {_quoted(link.downstream)} [label={_quoted(words)}, "
