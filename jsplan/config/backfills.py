@@ -97,12 +97,8 @@ def _read_sides(node: Node, key: str, table: Section, context: EntryContext) -> 
     items = side.value if key == "from" and isinstance(side.value, list) else [side]
     found = [one for item in items for one in _read_side(item, table, context)]
     if key == "to" and len(found) > 1:
-        context.findings.error(
-            "JS104",
-            side,
-            f"a backfill has one target, and this names {len(found)}",
-            "Name one domain.",
-        )
+        text = f"a backfill has one target, and this names {len(found)}"
+        context.findings.error("JS104", side, text, "Name one domain.")
     return found
 
 

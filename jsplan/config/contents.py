@@ -98,13 +98,9 @@ def check_linked_parents(
             continue  # it has a finding
         own, place = domains[parent.domain], declared[parent].range
         if own.api_prefix != (f"$JS.{own.js_domain}.API" if own.js_domain else "$JS.API"):
-            findings.error(
-                "JS139",
-                place,
-                f"{parent} is in another account, where no message for it can be published",
-                "Declare what it holds in a domain of that account.",
-                str(parent),
-            )
+            text = f"{parent} is in another account, where no message for it can be published"
+            hint = "Declare what it holds in a domain of that account."
+            findings.error("JS139", place, text, hint, str(parent))
         subjects = [content_subject(child) for child in children]
         for other, found in declared.items():
             if (
@@ -113,13 +109,9 @@ def check_linked_parents(
                 and domains[other.domain].connection == own.connection
                 and any(is_covered(subject, _subjects_of(found)) for subject in subjects)
             ):
-                findings.error(
-                    "JS139",
-                    place,
-                    f"{parent} and {other} would store each other's messages",
-                    "Give them different names or subjects: their domains may be linked.",
-                    str(parent),
-                )
+                text = f"{parent} and {other} would store each other's messages"
+                hint = "Give them different names or subjects: their domains may be linked."
+                findings.error("JS139", place, text, hint, str(parent))
                 break
 
 
@@ -214,12 +206,8 @@ class ObjectReader(KvEntryReader):
             findings.error("JS100", at, text, "Correct the path, or its permissions.")
             return None
         if self._total > MAX_BYTES:
-            findings.error(
-                "JS148",
-                at,
-                f"the files of objects have more than {MAX_BYTES >> 30} GiB in all",
-                "Each plan reads all of them. Split the workspace.",
-            )
+            text = f"the files of objects have more than {MAX_BYTES >> 30} GiB in all"
+            findings.error("JS148", at, text, "Each plan reads all of them. Split the workspace.")
             return None
         return f"sha256:{digest.hexdigest()}", size
 

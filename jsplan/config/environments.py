@@ -30,20 +30,14 @@ def choose_environment(
     asked = asked or (of_shell if names else None)
     if asked is None:
         if names:
-            findings.error(
-                "JS117",
-                section,
-                "an environment must be chosen",
-                f"Pass -e NAME or set JSPLAN_ENV. {list_known('environments', names)}",
-            )
+            hint = f"Pass -e NAME or set JSPLAN_ENV. {list_known('environments', names)}"
+            findings.error("JS117", section, "an environment must be chosen", hint)
         return None
     if asked not in names:
         none = "The workspace has no `environments:`. Remove -e."
+        text = f'there is no environment "{asked}"'
         findings.error(
-            "JS117",
-            section,
-            f'there is no environment "{asked}"',
-            list_known("environments", names, asked) if names else none,
+            "JS117", section, text, list_known("environments", names, asked) if names else none
         )
     return asked
 

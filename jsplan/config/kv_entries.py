@@ -73,22 +73,14 @@ class KvEntryReader(Struct):
         findings = self.files.findings
         inline = self.keys[0]
         if bucket.body.get("mirror") and any(node.is_given(key) for key in self.keys):
-            findings.error(
-                "JS138",
-                node,
-                f"{bucket.address} mirrors another bucket, which alone takes writes",
-                f"Declare the {inline} where its origin is declared.",
-                str(bucket.address),
-            )
+            text = f"{bucket.address} mirrors another bucket, which alone takes writes"
+            hint = f"Declare the {inline} where its origin is declared."
+            findings.error("JS138", node, text, hint, str(bucket.address))
             return
         if bucket.body.get("sealed") and any(node.is_given(key) for key in self.keys):
-            findings.error(
-                "JS138",
-                node,
-                f"{bucket.address} is sealed, and takes no writes",
-                f"Remove the {inline}, or `sealed`.",
-                str(bucket.address),
-            )
+            text = f"{bucket.address} is sealed, and takes no writes"
+            hint = f"Remove the {inline}, or `sealed`."
+            findings.error("JS138", node, text, hint, str(bucket.address))
             return
         entries = node.get(inline)
         for key, item in parsing.read_mapping(entries, f"`{inline}`", findings):
@@ -163,13 +155,9 @@ class KvEntryReader(Struct):
                 "JS138", node, f"`ttl` of entry {key} is not a number of seconds", "Round it."
             )
         if not (bucket.body.get("limit_marker_ttl") or bucket.body.get("allow_msg_ttl")):
-            findings.error(
-                "JS138",
-                node,
-                f"entry {key} has a `ttl`, which its bucket refuses",
-                "Give the bucket a `limit_marker_ttl`. Needs nats-server 2.11.",
-                str(bucket.address),
-            )
+            text = f"entry {key} has a `ttl`, which its bucket refuses"
+            hint = "Give the bucket a `limit_marker_ttl`. Needs nats-server 2.11."
+            findings.error("JS138", node, text, hint, str(bucket.address))
 
     def _read_lifecycle(self, node: Node | None) -> Lifecycle:
         return lifecycle.read_lifecycle(
@@ -192,12 +180,9 @@ class KvEntryReader(Struct):
             text = value if isinstance(value, str) else node.raw
             return (str(value).lower() if text is None else text).encode()
         except ValueError:
-            findings.error(
-                "JS130",
-                node,
-                f"entry {key} cannot be stored: it is no text and no JSON",
-                "Put the value into a file, and name it with `file:`.",
-            )
+            summary = f"entry {key} cannot be stored: it is no text and no JSON"
+            hint = "Put the value into a file, and name it with `file:`."
+            findings.error("JS130", node, summary, hint)
             return None
 
     def _read_file(self, path: Path, at: Place) -> bytes | None:
@@ -208,12 +193,9 @@ class KvEntryReader(Struct):
             self._read_files[path] = found
             self._bytes += len(found or b"")
             if self._bytes > MAX_BYTES:
-                self.files.findings.error(
-                    "JS148",
-                    at,
-                    f"the files of entries have more than {MAX_BYTES >> 20} MiB in all",
-                    "Buckets are for small values. Split the workspace, or use an object store.",
-                )
+                text = f"the files of entries have more than {MAX_BYTES >> 20} MiB in all"
+                hint = "Buckets are for small values. Split the workspace, or use an object store."
+                self.files.findings.error("JS148", at, text, hint)
         return self._read_files.get(path)
 
     # --- a folder ---------------------------------------------------------------------------------
@@ -238,12 +220,8 @@ class KvEntryReader(Struct):
         files = list_files(folder)
         if len(files) > MAX_FILES:
             shown = self.files.source_of(folder).shown
-            findings.error(
-                "JS148",
-                node.get("dir"),
-                f"{shown} has more than {MAX_FILES:,} files",
-                "Name a folder that has only values.",
-            )
+            text = f"{shown} has more than {MAX_FILES:,} files"
+            findings.error("JS148", node.get("dir"), text, "Name a folder that has only values.")
             return
         for path in files:
             key = prefix + self.separator.join(path.relative_to(folder).parts)
@@ -273,12 +251,9 @@ class KvEntryReader(Struct):
         if prefix is not None and not (
             prefix.endswith(self.separator) and CONTENTS[self.kind].is_name(prefix[:-1])
         ):
-            self.files.findings.error(
-                "JS131",
-                found,
-                f'"{prefix}" is not a prefix of {self.keys[0]}',
-                f"It ends with {self.separator} as in app{self.separator}, and has no wildcards.",
-            )
+            text = f'"{prefix}" is not a prefix of {self.keys[0]}'
+            hint = f"It ends with {self.separator} as in app{self.separator}, and has no wildcards."
+            self.files.findings.error("JS131", found, text, hint)
             return None
         return prefix
 
@@ -324,13 +299,8 @@ class KvEntryReader(Struct):
         findings = self.files.findings
         address = Address(bucket.address.domain, self.kind, f"{bucket.address.name}/{key}")
         if not CONTENTS[self.kind].is_name(key):
-            findings.error(
-                "JS131",
-                at,
-                f'"{key}" is not a name of {self.keys[0]}',
-                self.name_hint,
-                str(bucket.address),
-            )
+            text = f'"{key}" is not a name of {self.keys[0]}'
+            findings.error("JS131", at, text, self.name_hint, str(bucket.address))
             return None
         if (first := self.declared.get(address)) is not None:
             findings.declared_twice(at, str(address), first.range, str(address))

@@ -30,12 +30,9 @@ def read_lifecycle(
     for name in values["ignore_changes"]:
         if name not in known:
             guess = did_you_mean(name, known)
-            findings.error(
-                "JS140",
-                node.value["ignore_changes"],
-                f'`ignore_changes`: "{name}" is not a field',
-                f"Name top-level fields of the resource.{guess}",
-            )
+            text = f'`ignore_changes`: "{name}" is not a field'
+            hint = f"Name top-level fields of the resource.{guess}"
+            findings.error("JS140", node.value["ignore_changes"], text, hint)
     allowed = [
         AllowedHazard(**item) for item in values["allow_hazards"] if item["code"] and item["reason"]
     ]

@@ -155,27 +155,16 @@ def _stop_without_environment(findings: Findings) -> None:
 def _read_name(document: Node, findings: Findings) -> str:
     version = document.get("jsplan")
     if version is None:
-        findings.error(
-            "JS107",
-            document,
-            "the format version is missing",
-            f"Begin jsplan.yaml with `jsplan: {FORMAT}`.",
-        )
+        text = "the format version is missing"
+        findings.error("JS107", document, text, f"Begin jsplan.yaml with `jsplan: {FORMAT}`.")
     elif version.value != FORMAT or isinstance(version.value, bool):
-        findings.error(
-            "JS107",
-            version,
-            f"this release reads format {FORMAT}, not {version.raw or 'this'}",
-            f"Write `jsplan: {FORMAT}`, or use a newer jsplan.",
-        )
+        text = f"this release reads format {FORMAT}, not {version.raw or 'this'}"
+        findings.error("JS107", version, text, f"Write `jsplan: {FORMAT}`, or use a newer jsplan.")
     name = parsing.read_required_text(document, "workspace", "the workspace", findings)
     if name is not None and not _NAME.fullmatch(name):
-        findings.error(
-            "JS108",
-            document.value["workspace"],
-            f'"{name}" is not a name for a workspace',
-            "Use a-z, 0-9, - and _; it begins with a letter or digit.",
-        )
+        text = f'"{name}" is not a name for a workspace'
+        hint = "Use a-z, 0-9, - and _; it begins with a letter or digit."
+        findings.error("JS108", document.value["workspace"], text, hint)
     return name or "workspace"
 
 

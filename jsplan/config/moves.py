@@ -77,12 +77,8 @@ def read_relocate(
         if _check_sides(node, origin, to, "relocated", findings):
             _check_relocated_kind(node, origin, to, findings)
         if any(other.old_address == origin or other.new_address == to for other in out):
-            findings.error(
-                "JS144",
-                node,
-                f"two relocate entries name {origin if out[-1].old_address == origin else to}",
-                "Keep one of them.",
-            )
+            summary = f"two relocate entries name {origin if out[-1].old_address == origin else to}"
+            findings.error("JS144", node, summary, "Keep one of them.")
         out.append(Relocate(origin, to, source_range(node.place)))
     for entry in out:
         if entry.names_consumers and not any(_moves_stream_of(other, entry) for other in out):
@@ -140,12 +136,8 @@ def _check_domain(
 ) -> None:
     domain = address.split("/")[0]
     if not is_glob(domain) and domain not in domains:
-        findings.error(
-            "JS122",
-            node,
-            f'there is no domain "{domain}"',
-            f"{advice}{did_you_mean(domain, domains)}",
-        )
+        text = f'there is no domain "{domain}"'
+        findings.error("JS122", node, text, f"{advice}{did_you_mean(domain, domains)}")
 
 
 def _require_declared(
@@ -156,12 +148,9 @@ def _require_declared(
     if not any(matches(glob, address) for address in declared) and not may_be_declared(
         glob, declared
     ):
-        findings.error(
-            "JS144",
-            node,
-            f"{glob} is the target of a relocation and is not declared",
-            "Declare the resource under its new address, and nothing under the old one.",
-        )
+        text = f"{glob} is the target of a relocation and is not declared"
+        hint = "Declare the resource under its new address, and nothing under the old one."
+        findings.error("JS144", node, text, hint)
 
 
 def read_removed(
@@ -201,19 +190,11 @@ def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
 def _check_sides(node: Node, origin: str, to: str, what: str, findings: Findings) -> bool:
     """Check that both sides of an entry differ and have the same kind and wildcards."""
     if origin == to:
-        findings.error(
-            "JS144",
-            node,
-            f"{origin} is {what} to itself",
-            "Remove the entry, or correct one side.",
-        )
+        text = f"{origin} is {what} to itself"
+        findings.error("JS144", node, text, "Remove the entry, or correct one side.")
     elif not has_same_wildcards(origin, to) or _kind_of(origin) != _kind_of(to):
-        findings.error(
-            "JS144",
-            node,
-            f"{origin} and {to} have different shapes",
-            "Both sides have the same kind and the same wildcards in the same order.",
-        )
+        hint = "Both sides have the same kind and the same wildcards in the same order."
+        findings.error("JS144", node, f"{origin} and {to} have different shapes", hint)
     else:
         return True
     return False
@@ -285,10 +266,5 @@ def _refuse_declared(
         return
     still = next((a for a in declared if matches(glob, a) and not allowed(a)), None)
     if still is not None:
-        findings.error(
-            "JS144",
-            node,
-            f"{still} is {what} and still declared",
-            "Remove the declaration, or this entry.",
-            str(still),
-        )
+        text = f"{still} is {what} and still declared"
+        findings.error("JS144", node, text, "Remove the declaration, or this entry.", str(still))

@@ -64,12 +64,8 @@ def report_unknown_key(
     """Report one unknown key of a mapping."""
     names = sorted(known)
     advice = hint or did_you_mean(key, names).strip()
-    findings.unknown_key(
-        node,
-        key,
-        f'"{key}" is not a key of {what}',
-        advice or f"The keys are {', '.join(names)}.",
-    )
+    text = f'"{key}" is not a key of {what}'
+    findings.unknown_key(node, key, text, advice or f"The keys are {', '.join(names)}.")
 
 
 def read_text(node: Node | None, what: str, findings: Findings) -> str | None:
@@ -100,12 +96,8 @@ def read_path(node: Node | None, what: str, findings: Findings) -> str | None:
     if value is None or value.isprintable():
         return value
     assert node is not None
-    findings.error(
-        "JS130",
-        node,
-        f"{what} has a character that no file's name should have",
-        "Remove tabs, line breaks and the like.",
-    )
+    text = f"{what} has a character that no file's name should have"
+    findings.error("JS130", node, text, "Remove tabs, line breaks and the like.")
     return None
 
 
@@ -190,12 +182,8 @@ def read_choice(
     if value is None or value in values:
         return value
     assert node is not None
-    findings.error(
-        "JS130",
-        node,
-        f'{what} cannot be "{value}"',
-        f"It can be {', '.join(values)}.{did_you_mean(value, values)}",
-    )
+    hint = f"It can be {', '.join(values)}.{did_you_mean(value, values)}"
+    findings.error("JS130", node, f'{what} cannot be "{value}"', hint)
     return None
 
 
@@ -204,12 +192,8 @@ def read_code(node: Node | None, what: str, findings: Findings) -> str | None:
     value = read_text(node, what, findings)
     if value is None or _CODE.fullmatch(value):
         return value
-    findings.error(
-        "JS140",
-        node,
-        f'"{value}" is not a lint code',
-        "A code is JS and three digits, as in JS201.",
-    )
+    text = f'"{value}" is not a lint code'
+    findings.error("JS140", node, text, "A code is JS and three digits, as in JS201.")
     return None
 
 
@@ -240,13 +224,11 @@ def read_address(node: Node | None, what: str, findings: Findings) -> str | None
     assert node is not None
     problem = address_problem(value)
     if problem:
-        findings.error(
-            "JS143",
-            node,
-            f"{what}: {problem}",
+        hint = (
             "Write an address such as hub/stream/ORDERS,"
-            " or a glob such as hub/stream/* or store-*/**.",
+            " or a glob such as hub/stream/* or store-*/**."
         )
+        findings.error("JS143", node, f"{what}: {problem}", hint)
         return None
     return value
 

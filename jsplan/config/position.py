@@ -32,12 +32,9 @@ def read_position(layers: Collection[Node], findings: Findings) -> Position | No
     if values is None or (not given and findings.is_misspelt(node, *PLACES)):
         return None
     if len(given) != 1:
-        findings.error(
-            "JS159",
-            node,
-            f"`position` needs one of seq, time and new, and has {' and '.join(given) or 'none'}",
-            'Write where it is to be set: position: {seq: 1234, once: "2026-07-rebuild"}.',
-        )
+        text = f"`position` needs one of seq, time and new, and has {' and '.join(given) or 'none'}"
+        hint = 'Write where it is to be set: position: {seq: 1234, once: "2026-07-rebuild"}.'
+        findings.error("JS159", node, text, hint)
         return None
     if given == ["new"] and values["new"] is False:
         findings.error(

@@ -60,12 +60,8 @@ def read_bytes(
     try:
         return read_regular(source.path, MAX_BYTES, pipe=root is None, root=root)
     except OSError as error:
-        findings.error(
-            "JS100",
-            at or (source, 0, 0),
-            f"cannot read {source.shown}: {_describe_os_error(error)}",
-            _file_hint(source.path, error),
-        )
+        text = f"cannot read {source.shown}: {_describe_os_error(error)}"
+        findings.error("JS100", at or (source, 0, 0), text, _file_hint(source.path, error))
     return None
 
 
@@ -190,12 +186,8 @@ class _NodeBuilder:
         if event.implicit[0]:
             value = resolve(raw)
             if value is OUT_OF_RANGE:
-                self.findings.error(
-                    "JS104",
-                    place,
-                    "the number is too large",
-                    "Numbers have at most 64 bits; put text in quotes.",
-                )
+                hint = "Numbers have at most 64 bits; put text in quotes."
+                self.findings.error("JS104", place, "the number is too large", hint)
                 value = None
         else:
             value = raw if event.tag is None else self._resolve_tag(event.tag, raw, place)
@@ -225,12 +217,8 @@ class _NodeBuilder:
             self._refuse_tag(place)
 
     def _refuse_tag(self, place: Place) -> None:
-        self.findings.error(
-            "JS101",
-            place,
-            "YAML tags are not supported",
-            'If !name is text, put it in quotes: "!name".',
-        )
+        text = "YAML tags are not supported"
+        self.findings.error("JS101", place, text, 'If !name is text, put it in quotes: "!name".')
 
     def _build_sequence(self, place: Place, depth: int) -> Node:
         items = []
@@ -281,23 +269,15 @@ class _NodeBuilder:
         return yaml.ScalarEvent(None, None, (False, True), target.raw, mark, mark)
 
     def _report_duplicate_key(self, place: Place, first: Place) -> None:
-        self.findings.error(
-            "JS103",
-            place,
-            "a key is written twice",
-            f"It is also at {source_range(first)}; keep one.",
-        )
+        text = "a key is written twice"
+        self.findings.error("JS103", place, text, f"It is also at {source_range(first)}; keep one.")
 
     def _merge(self, node: Node, other: Node) -> None:
         """Apply `<<`: the mapping's own keys win, then the first of several."""
         for base in other.value if isinstance(other.value, list) else [other]:
             if not isinstance(base.value, dict):
-                self.findings.error(
-                    "JS101",
-                    base.place,
-                    "`<<` merges mappings only",
-                    "Write `<<: *name` with the anchor of a mapping.",
-                )
+                hint = "Write `<<: *name` with the anchor of a mapping."
+                self.findings.error("JS101", base.place, "`<<` merges mappings only", hint)
                 continue
             for key, value in base.value.items():
                 if key not in node.value:

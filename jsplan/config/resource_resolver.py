@@ -284,21 +284,14 @@ class ResourceResolver:
             for key, node in parsing.read_mapping(layer.get("x_raw"), "`x_raw`", self.findings):
                 if key in rows and key not in fields:
                     known[key] = node
-                    self.findings.warning(
-                        "JS136",
-                        node,
-                        f"x_raw is not needed for `{key}`",
-                        "This release knows the field; write it directly.",
-                    )
+                    hint = "This release knows the field; write it directly."
+                    self.findings.warning("JS136", node, f"x_raw is not needed for `{key}`", hint)
                     continue
                 raw[key] = to_plain(node)
                 if key in rows:
-                    self.findings.error(
-                        "JS136",
-                        node,
-                        f"`{key}` is given in x_raw and beside it",
-                        "Remove it from x_raw; this release knows the field.",
-                    )
+                    text = f"`{key}` is given in x_raw and beside it"
+                    hint = "Remove it from x_raw; this release knows the field."
+                    self.findings.error("JS136", node, text, hint)
         return raw, known
 
     def _with_settings(
@@ -362,25 +355,18 @@ class ResourceResolver:
         for override in self.context.overrides:
             if not override.is_used and not may_be_declared(override.glob, self.declared):
                 at = override.node.value["address"]
-                self.findings.warning(
-                    "JS145",
-                    at,
-                    f'the override of "{override.glob}" matches no resource',
-                    "Correct the address, or remove the override.",
-                )
+                text = f'the override of "{override.glob}" matches no resource'
+                hint = "Correct the address, or remove the override."
+                self.findings.warning("JS145", at, text, hint)
         for address, declared in self.declared.items():
             for wanted in declared.depends_on:
                 if not any(
                     matches(wanted, other) for other in self.declared
                 ) and not may_be_declared(wanted, self.declared, address):
                     at = declared.ranges.get("depends_on")
-                    self.findings.warning(
-                        "JS145",
-                        at,
-                        f'`depends_on`: "{wanted}" matches no resource',
-                        "Correct the address, or remove it.",
-                        str(address),
-                    )
+                    text = f'`depends_on`: "{wanted}" matches no resource'
+                    hint = "Correct the address, or remove it."
+                    self.findings.warning("JS145", at, text, hint, str(address))
 
     def _check_work_queues(self) -> None:
         queues = [

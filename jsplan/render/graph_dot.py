@@ -25,10 +25,10 @@ def render(graph: Graph) -> str:
         "  edge [fontname=sans, fontsize=10];",
     ]
     for number, cluster in enumerate(graph.domain_groups):
+        title = _quoted(cluster.shown_title)
         lines += [
             f"  subgraph cluster_{number} {{",
-            f"    label={_quoted(cluster.shown_title)}; style=filled; color=lightgrey; "
-            "fillcolor=whitesmoke;",
+            f"    label={title}; style=filled; color=lightgrey; fillcolor=whitesmoke;",
         ]
         for node in graph.nodes:
             if node.domain == cluster.key:
