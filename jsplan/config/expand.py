@@ -97,10 +97,6 @@ class DomainSelectors:
         """The keys of all domains but those with `same_as`."""
         return self._own
 
-    def is_domain(self, name: str) -> bool:
-        """Check whether the text is the exact name of a domain."""
-        return name in self._domains
-
     def _read_term(self, node: Node) -> str | None:
         if isinstance(node.value, str) and node.value not in ("", "!"):
             return node.value

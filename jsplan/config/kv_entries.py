@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -16,7 +16,7 @@ from jsplan.config import lifecycle, parsing
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource, Lifecycle, PrunedPrefix
-from jsplan.config.node import Node, Place, make_mapping, source_range, to_plain
+from jsplan.config.node import Node, Place, children, make_mapping, source_range, to_plain
 from jsplan.config.read import read_bytes
 from jsplan.config.secret_fields import mark_secret
 from jsplan.config.sections import Reading, Section
@@ -323,13 +323,9 @@ def _size_problem(bucket: DeclaredResource, size: int) -> str:
 
 def is_secret(node: Node) -> bool:
     """Check whether a value or a part of it came from `${env.X}`; no message may show it then."""
-    value = node.value
     if node.secret:
         mark_secret(node)
-    parts: Iterator[Node] = iter(
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
-    return any([node.secret, *map(is_secret, parts)])
+    return any([node.secret, *map(is_secret, children(node))])
 
 
 def list_files(folder: Path) -> list[Path]:

@@ -22,21 +22,24 @@ _CODE = re.compile(r"JS\d{3}")
 
 def read_mapping(node: Node | None, what: str, findings: Findings) -> Iterator[tuple[str, Node]]:
     """Yield the entries of a mapping; a key without a value is an empty one."""
-    if node is None or node.value is None:
-        return iter(())
-    if not isinstance(node.value, dict):
-        findings.wrong_type(node, what, "a mapping")
-        return iter(())
-    return iter(node.value.items())
+    found: dict[str, Node] = _read_value(node, dict, what, "a mapping", findings) or {}
+    return iter(found.items())
 
 
 def read_list(node: Node | None, what: str, findings: Findings) -> list[Node]:
     """Return the elements of a list; a key without a value is an empty one."""
+    return _read_value(node, list, what, "a list", findings) or []
+
+
+def _read_value(
+    node: Node | None, kind: type[T], what: str, expected: str, findings: Findings
+) -> T | None:
+    """Return a value of this type; None when there is no value, or after a finding."""
     if node is None or node.value is None:
-        return []
-    if not isinstance(node.value, list):
-        findings.wrong_type(node, what, "a list")
-        return []
+        return None
+    if not isinstance(node.value, kind):
+        findings.wrong_type(node, what, expected)
+        return None
     return node.value
 
 
@@ -70,15 +73,10 @@ def report_unknown_key(
 
 def read_text(node: Node | None, what: str, findings: Findings) -> str | None:
     """Return text that is not empty; None when there is no value, or after a finding."""
-    if node is None or node.value is None:
-        return None
-    if not isinstance(node.value, str):
-        findings.wrong_type(node, what, "text")
-        return None
-    if not node.value:
+    value = _read_value(node, str, what, "text", findings)
+    if value == "":
         findings.error("JS104", node, f"{what} is empty", "Write a value, or remove the key.")
-        return None
-    return node.value
+    return value or None
 
 
 def read_required_text(parent: Node, key: str, what: str, findings: Findings) -> str | None:
@@ -95,7 +93,6 @@ def read_path(node: Node | None, what: str, findings: Findings) -> str | None:
     value = read_text(node, what, findings)
     if value is None or value.isprintable():
         return value
-    assert node is not None
     text = f"{what} has a character that no file's name should have"
     findings.error("JS130", node, text, "Remove tabs, line breaks and the like.")
     return None
@@ -137,12 +134,7 @@ def parse_subject_prefix(value: object) -> str:
 
 def read_flag(node: Node | None, what: str, findings: Findings) -> bool | None:
     """Return a boolean; None when there is no value, or after a finding."""
-    if node is None or node.value is None:
-        return None
-    if not isinstance(node.value, bool):
-        findings.wrong_type(node, what, "true or false")
-        return None
-    return node.value
+    return _read_value(node, bool, what, "true or false", findings)
 
 
 def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
@@ -181,7 +173,6 @@ def read_choice(
     value = read_text(node, what, findings)
     if value is None or value in values:
         return value
-    assert node is not None
     hint = f"It can be {', '.join(values)}.{did_you_mean(value, values)}"
     findings.error("JS130", node, f'{what} cannot be "{value}"', hint)
     return None
@@ -202,7 +193,6 @@ def read_date(node: Node | None, what: str, findings: Findings) -> str | None:
     value = read_text(node, what, findings)
     if value is None:
         return None
-    assert node is not None
     if not _is_date(value):
         findings.error("JS142", node, f'{what}: "{value}" is not a date', "Write it as 2026-12-31.")
         return None
@@ -221,7 +211,6 @@ def read_address(node: Node | None, what: str, findings: Findings) -> str | None
     value = read_text(node, what, findings)
     if value is None:
         return None
-    assert node is not None
     problem = address_problem(value)
     if problem:
         hint = (

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, Place, Source, source_range
+from jsplan.config.node import Node, Place, Source, children, source_range
 from jsplan.disk import MEGABYTE, exists, is_folder, read_regular
 
 try:
@@ -86,14 +86,6 @@ def parse_document(source: Source, data: bytes, findings: Findings) -> Node | No
     except _ReadError as error:
         findings.error(error.code, error.place, error.summary, error.detail)
         return None
-
-
-def list_events(text: str) -> list[Any]:
-    """Return the events of a text with their marks. Raises yaml.YAMLError."""
-    parser, events = Parser(text), list[Any]()
-    while type(event := parser.get_event()) is not yaml.StreamEndEvent:
-        events.append(event)
-    return events
 
 
 def _decode_text(source: Source, data: bytes) -> str:
@@ -321,14 +313,7 @@ class _NodeBuilder:
         """Count the nodes with all aliases expanded, and their levels; results are cached."""
         known = self.sizes.get(id(node))
         if known is None:
-            children = (
-                node.value.values()
-                if isinstance(node.value, dict)
-                else node.value
-                if isinstance(node.value, list)
-                else ()
-            )
-            found = [self._measure(child) for child in children]
+            found = [self._measure(child) for child in children(node)]
             level = 1 if isinstance(node.value, dict | list) else 0
             known = (
                 1 + sum(size for size, _ in found),

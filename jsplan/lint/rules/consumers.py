@@ -84,20 +84,10 @@ def _format_subjects(stored: list[str]) -> str:
 def one_at_a_time(view: View) -> Iterator[Hit]:
     """Consumers with a group of workers and `max_ack_pending: 1`."""
     for item in view.consumers():
-        group = item.config.get("deliver_group") or ", ".join(
-            item.config.get("priority_groups", ())
-        )
-        alone = item.config.get("priority_policy") == "pinned_client"  # one worker is intended
-        if (
-            group
-            and not alone
-            and item.config.get("ack_policy", "none") != "none"
-            and item.config.get("max_ack_pending") == 1
-        ):
-            yield item.hit(
-                f"max_ack_pending is 1, so only one worker of {group} works at a time",
-                "max_ack_pending",
-            )
+        acknowledges = item.config.get("ack_policy", "none") != "none"
+        if item.workers and acknowledges and item.config.get("max_ack_pending") == 1:
+            text = f"max_ack_pending is 1, so only one worker of {item.workers} works at a time"
+            yield item.hit(text, "max_ack_pending")
 
 
 # --- JS243: batches larger than the limit of unacknowledged messages ---
@@ -139,18 +129,9 @@ def batch_never_full(view: View) -> Iterator[Hit]:
 def ack_all(view: View) -> Iterator[Hit]:
     """Consumers with a group of workers and `ack_policy: all`."""
     for item in view.consumers():
-        group = item.config.get("deliver_group") or ", ".join(
-            item.config.get("priority_groups", ())
-        )
-        if (
-            group
-            and item.config.get("ack_policy") == "all"
-            and item.config.get("priority_policy") != "pinned_client"
-        ):
-            yield item.hit(
-                f"with ack_policy: all a worker of {group} acknowledges what others still work on",
-                "ack_policy",
-            )
+        if item.workers and item.config.get("ack_policy") == "all":
+            text = f"a worker of {item.workers} acknowledges what others still work on"
+            yield item.hit(f"with ack_policy: all {text}", "ack_policy")
 
 
 # --- JS245: a durable consumer with a threshold, its own or its stream's ---
