@@ -32,7 +32,6 @@ from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import (
     Backend,
-    Backfill,
     Connection,
     Domain,
     DriftSettings,
@@ -283,7 +282,7 @@ def _build_workspace(
     )
     accounts.check_roles(applications, findings)
     check_linked_parents(declared, resolver.contents.declared, reach.domains, findings)
-    entries = _read_backfills(document, reach, resolver.context, findings)
+    entries = backfills.read_backfills(document.get("backfills"), resolver.context)
     values = {key: to_plain(node) for key, node in scope.variables.items()}
     return Workspace(
         name=name,
@@ -312,22 +311,6 @@ def _build_workspace(
         accounts=own_accounts,
         pruned=tuple(resolver.contents.pruned),
     )
-
-
-def _read_backfills(
-    document: Node, reach: _Connectivity, context: ResolveContext, findings: Findings
-) -> dict[str, Backfill]:
-    reading = backfills.EntryContext(
-        context.selectors,
-        reach.default_domain,
-        context.environment,
-        context.environments,
-        context.own_domains,
-        context.scope,
-        findings,
-        context.files.root,
-    )
-    return backfills.read_backfills(document.get("backfills"), reading)
 
 
 def _content_digests(resolver: ResourceResolver) -> list[Any]:

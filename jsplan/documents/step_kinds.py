@@ -95,7 +95,7 @@ class StepKind(Struct, frozen=True):
 
     @property
     def payload(self) -> PayloadKind:
-        """What its request sends."""
+        """The content of its request."""
         return _PAYLOADS.get(self.verb, "nothing")
 
     @property

@@ -10,7 +10,7 @@ import click
 
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import build_plan_options, out_option, planning_options
-from jsplan.cli.run import start
+from jsplan.cli.run import open_workspace
 from jsplan.disk import display_path
 from jsplan.errors import ExitCode
 
@@ -38,11 +38,10 @@ def command(
     """
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
-    settings, output = start(ctx, PLAN_FORMATS, collects_garbage=False)
-    options = build_plan_options(planning, destroy=destroy)
-    from jsplan.api import Workspace, save_plan
+    workspace, output = open_workspace(ctx, PLAN_FORMATS, collects_garbage=False)
+    plan = workspace.plan(build_plan_options(planning, destroy=destroy))
+    from jsplan.workflows.plan import save_plan
 
-    plan = Workspace(settings.load_options(), output.progress).plan(options)
     if out is not None and not plan.errored:
         save_plan(plan, out)
     plan_result(output, plan)
