@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, is_glob, matches
 from jsplan.config.model import DeclaredResource, Workspace
-from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.resources.buckets import lower
 from jsplan.resources.nested import origin_key
 from jsplan.topology.replication_graph import Edge, find_circles
@@ -111,11 +111,9 @@ def resolve_references(workspace: Workspace) -> Topology:
         topology.diagnostics.append(
             Diagnostic("error", "JS148", text, "Write globs that match fewer resources.")
         )
-    topology.diagnostics += [
-        *_dependency_cycles(workspace, topology),
-        *_duplicate_declarations(workspace, topology),
-        *find_circles(topology.edges, workspace.resources),
-    ]
+    _report_dependency_cycles(workspace, topology)
+    _report_duplicates(workspace, topology)
+    topology.diagnostics += find_circles(topology.edges, workspace.resources)
     for edge in topology.edges:
         topology.dependencies[edge.downstream].add(edge.origin)
     for address, declared in contents.items():
@@ -124,41 +122,31 @@ def resolve_references(workspace: Workspace) -> Topology:
     return topology
 
 
-def _dependency_cycles(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
+def _report_dependency_cycles(workspace: Workspace, topology: Topology) -> None:
     """Report resources that wait for each other by `depends_on` alone.
 
     Streams may copy from each other: the server accepts that.
     """
     if not any(declared.depends_on for declared in workspace.resources.values()):
-        return []  # a consumer waits for its stream, which waits for nothing
+        return  # a consumer waits for its stream, which waits for nothing
     try:
         TopologicalSorter(
             {address: sorted(after) for address, after in topology.dependencies.items()}
         ).prepare()
     except CycleError as error:
         first, chain = error.args[1][0], " waits for ".join(map(str, reversed(error.args[1])))
-        detail = "Take out the depends_on of one of them."
-        return [
-            Diagnostic(
-                "error",
-                "JS404",
-                f"{chain}: none can be the first",
-                detail,
-                str(first),
-                workspace.resources[first].range,
-            )
-        ]
-    return []
+        text, detail = f"{chain}: none can be the first", "Take out the depends_on of one of them."
+        _report(topology, "error", "JS404", text, detail, workspace.resources[first])
 
 
-def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
+def _report_duplicates(workspace: Workspace, topology: Topology) -> None:
     """Report a resource that is declared through two domains of one JetStream.
 
     Each declaration would be owned, changed and deleted by itself.
     """
     if len(topology.declared_names) == len(workspace.resources):
-        return []
-    found, seen = [], dict[Address, Address]()
+        return
+    seen: dict[Address, Address] = {}
     for address, declared in workspace.resources.items():
         real = topology.canonicalize(address)
         first = seen.setdefault(real, address)
@@ -167,17 +155,8 @@ def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Di
                 f"{first} and {address} are the same resource:"
                 f" {address.domain} and {first.domain} are one JetStream"
             )
-            found.append(
-                Diagnostic(
-                    "error",
-                    "JS405",
-                    text,
-                    "Declare it in one of the two domains.",
-                    str(address),
-                    declared.range,
-                )
-            )
-    return found
+            detail = "Declare it in one of the two domains."
+            _report(topology, "error", "JS405", text, detail, declared)
 
 
 def _match_addresses(
@@ -203,16 +182,9 @@ def _resolve_dependencies(
     for text in declared.depends_on:
         named = known[text] - {address}
         if not named:
-            topology.diagnostics.append(
-                Diagnostic(
-                    "error",
-                    "JS401",
-                    f'depends_on names "{text}", which is in no file',
-                    "Remove the line, or declare the resource.",
-                    str(address),
-                    declared.range,
-                )
-            )
+            problem = f'depends_on names "{text}", which is in no file'
+            detail = "Remove the line, or declare the resource."
+            _report(topology, "error", "JS401", problem, detail, declared)
         found |= named
     return found
 
@@ -269,16 +241,7 @@ def _find_route(
     try:
         route = topology.routes.find_route(key, target)
     except NoRouteError as error:
-        topology.diagnostics.append(
-            Diagnostic(
-                "error",
-                "JS402",
-                str(error),
-                error.detail,
-                str(declared.address),
-                _source_range(declared, kind),
-            )
-        )
+        _report(topology, "error", "JS402", str(error), error.detail, declared, kind)
         return None
     own, other = (
         workspace.connections.get(workspace.domains[topology.routes.canonicalize(k)].connection)
@@ -291,16 +254,7 @@ def _find_route(
             f" as {route.api} only by an import or a leafnode link"
         )
         detail = f"Write an imports row: {{from: {target}, into: {key}, api: …, deliver: …}}."
-        topology.diagnostics.append(
-            Diagnostic(
-                "warning",
-                "JS450",
-                text,
-                detail,
-                str(declared.address),
-                _source_range(declared, kind),
-            )
-        )
+        _report(topology, "warning", "JS450", text, detail, declared, kind)
     return route
 
 
@@ -327,11 +281,7 @@ def _set_delivery_prefix(
             "Add `deliver:` to the row: the subject that the owner exports and this account"
             " imports. Without it no message arrives."
         )
-        topology.diagnostics.append(
-            Diagnostic(
-                "warning", "JS451", text, detail, str(address), _source_range(declared, kind)
-            )
-        )
+        _report(topology, "warning", "JS451", text, detail, declared, kind)
         return
     parts = [
         route.deliver,
@@ -350,15 +300,24 @@ def _report_loopback(
         " the server accepts it and copies nothing"
     )
     detail = "Remove `external`, or write `domain:`."
-    topology.diagnostics.append(
-        Diagnostic(
-            "error", "JS409", text, detail, str(declared.address), _source_range(declared, kind)
-        )
-    )
+    _report(topology, "error", "JS409", text, detail, declared, kind)
 
 
-def _source_range(declared: DeclaredResource, kind: str) -> SourceRange:
-    return declared.ranges.get("mirror" if kind == "mirror" else "sources", declared.range)
+def _report(
+    topology: Topology,
+    severity: Severity,
+    code: str,
+    text: str,
+    detail: str,
+    declared: DeclaredResource,
+    kind: str = "",
+) -> None:
+    """Add a finding about a resource; with a `kind` of flow, at its mirror or sources."""
+    place = declared.range
+    if kind:
+        place = declared.ranges.get("mirror" if kind == "mirror" else "sources", place)
+    address = str(declared.address)
+    topology.diagnostics.append(Diagnostic(severity, code, text, detail, address, place))
 
 
 def _add_edge(
@@ -370,15 +329,7 @@ def _add_edge(
 ) -> None:
     origin = topology.declared_names.get(origin, origin)
     if origin == declared.address:
-        topology.diagnostics.append(
-            Diagnostic(
-                "error",
-                "JS403",
-                f"{origin} is a {kind} of itself",
-                "Name another stream, or another domain.",
-                str(origin),
-                declared.range,
-            )
-        )
+        text, detail = f"{origin} is a {kind} of itself", "Name another stream, or another domain."
+        _report(topology, "error", "JS403", text, detail, declared)
         return
     topology.edges.append(Edge(origin, declared.address, kind, config))
