@@ -13,7 +13,7 @@ from jsplan.address import Address, Kind
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.findings import Findings, is_placeholder
 from jsplan.config.interpolate import Scope
-from jsplan.config.kv_entries import KvEntryReader, is_secret
+from jsplan.config.kv_entries import KvEntryReader
 from jsplan.config.model import ContentFile, DeclaredResource, Domain, Lifecycle, PrunedPrefix
 from jsplan.config.node import Node, Place, source_range, without_keys
 from jsplan.config.sections import Reading, Section
@@ -242,31 +242,17 @@ class ScheduleReader(KvEntryReader):
         for problem, hint in _find_problems(bucket, key, fields, node):
             if not findings.is_misspelt(node, *WHEN, TARGET):
                 findings.error("JS138", node, f"{what} {problem}", hint, str(bucket.address))
-        content, hidden = self._read_payload(key, node, values["file"]) or (b"", False)
+        payload, file = node.get("payload"), node.get("file")
+        content: bytes | None = b""
+        hidden = False
+        if node.is_given("payload") or node.is_given("file"):
+            value = payload or node.value["file"]
+            found = self._read_content(key, value, file, values["file"])
+            content, hidden = found if found is not None else (content, hidden)
         settings, sensitive = self._read_lifecycle(values["lifecycle"]), values["sensitive"]
         self._declare(
             bucket, key, content, at, settings, sensitive=sensitive or hidden, fields=fields
         )
-
-    def _read_payload(
-        self, key: str, node: Node, path: Path | None
-    ) -> tuple[bytes | None, bool] | None:
-        """Read the payload and whether plans may not show it; None after a finding.
-
-        The payload itself is None where it needs an environment variable that is not set.
-        """
-        payload, file = node.get("payload"), node.get("file")
-        if file is not None and file.value is not None:
-            content = self._read_file(path, file.place) if path is not None else None
-            if content is None or path is None:
-                return None
-            return content, file.secret or not self.files.shown.may_show(path)
-        if payload is None or payload.value is None:
-            return b"", False
-        if payload.unknown:
-            return None, True
-        encoded = self._encode(key, payload)
-        return None if encoded is None else (encoded, is_secret(payload))
 
 
 def _find_problems(

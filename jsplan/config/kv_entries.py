@@ -111,6 +111,8 @@ class KvEntryReader(Struct):
     def _read_entry(self, bucket: DeclaredResource, key: str, node: Node, at: Place) -> None:
         findings, settings, value = self.files.findings, Lifecycle(), node
         sensitive, fields = False, dict[str, Any]()
+        file: Node | None = None
+        path: Path | None = None
         if isinstance(node.value, dict) and node.value.keys() & {"value", "file"}:
             values = KV_VALUE.read(node, Reading(findings), f"entry {key}")
             if values is None:
@@ -125,27 +127,32 @@ class KvEntryReader(Struct):
                     "JS138", node, f"entry {key} has both `value` and `file`", "Keep one."
                 )
                 return
-            file = node.get("file")
+            file, path = node.get("file"), values["file"]
             if file is not None and file.value is None and not node.is_given("value"):
                 findings.error("JS104", node, f"entry {key} has no value", _EMPTY)
                 return
-            if file is not None and file.value is not None:
-                path = values["file"]
-                content = self._read_file(path, file.place) if path is not None else None
-                if content is not None and path is not None:
-                    hidden = sensitive or file.secret or not self.files.shown.may_show(path)
-                    self._declare(
-                        bucket, key, content, at, settings, sensitive=hidden, fields=fields
-                    )
-                return
             value = node.value.get("value") or node.value["file"]
+        if (found := self._read_content(key, value, file, path)) is not None:
+            hidden = sensitive or found[1]
+            self._declare(bucket, key, found[0], at, settings, sensitive=hidden, fields=fields)
+
+    def _read_content(
+        self, key: str, value: Node, file: Node | None, path: Path | None
+    ) -> tuple[bytes | None, bool] | None:
+        """Return a value or that of its file, and whether plans may not show it.
+
+        The value itself is None where it needs an environment variable that is not set. The whole
+        is None after a finding.
+        """
+        if file is not None and file.value is not None:
+            content = self._read_file(path, file.place) if path is not None else None
+            if content is None or path is None:
+                return None
+            return content, file.secret or not self.files.shown.may_show(path)
         if value.unknown:
-            self._declare(bucket, key, None, at, settings, sensitive=True, fields=fields)
-            return
-        content = self._encode(key, value)
-        if content is not None:
-            hidden = is_secret(value) or sensitive
-            self._declare(bucket, key, content, at, settings, sensitive=hidden, fields=fields)
+            return None, True
+        encoded = self._encode(key, value)
+        return None if encoded is None else (encoded, is_secret(value))
 
     def _check_ttl(self, bucket: DeclaredResource, key: str, ttl: int, node: Node) -> None:
         """Check the `ttl` (ns) of an entry. Its bucket must let messages have one."""
