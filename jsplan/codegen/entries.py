@@ -146,17 +146,12 @@ def generalize_domain(one: RenderedResource) -> RenderedResource:
     key = one.address.domain
     pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(key)}(?![A-Za-z0-9])")
 
-    def put(value: Any) -> Any:
-        if isinstance(value, str):
-            return pattern.sub("${domain}", value)
-        if isinstance(value, list):
-            return [put(item) for item in value]
-        if isinstance(value, Mapping):
-            return {name: put(item) for name, item in value.items()}
-        return value
+    def put(text: str) -> str:
+        return pattern.sub("${domain}", text)
 
+    fields = {name: layout.map_texts(put, item) for name, item in one.fields.items()}
     stream = put(one.stream) if one.stream is not None else None
-    return RenderedResource(one.address, put(one.name), put(one.fields), stream, one.comment)
+    return RenderedResource(one.address, put(one.name), fields, stream, one.comment)
 
 
 def extract_defaults(entries: list[FileEntry], context: CodegenContext) -> dict[str, Any]:

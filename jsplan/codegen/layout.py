@@ -6,7 +6,7 @@ Text is quoted if it could be read otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -61,12 +61,19 @@ def format_size(count: int) -> Any:
 
 def escape_references(found: Any) -> Any:
     """Escape `${` as `$${` in the value, keys included, so that it is not read as a reference."""
+    return map_texts(escape, found, escape)
+
+
+def map_texts(
+    change: Callable[[str], str], found: Any, change_key: Callable[[str], str] = str
+) -> Any:
+    """Return a value with each text in it changed."""
     if isinstance(found, str):
-        return escape(found)
+        return change(found)
     if isinstance(found, list):
-        return [escape_references(item) for item in found]
+        return [map_texts(change, item, change_key) for item in found]
     if isinstance(found, Mapping):
-        return {escape_references(key): escape_references(item) for key, item in found.items()}
+        return {change_key(k): map_texts(change, v, change_key) for k, v in found.items()}
     return found
 
 

@@ -145,35 +145,16 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
     """Return the `nsc` commands that give the account its exports and imports."""
     commands = []
     for export in collect_exports(account, grants):
-        arguments = [
-            "nsc",
-            "add",
-            "export",
-            "--account",
-            account,
-            "--name",
-            export.subject,
-            "--subject",
-            export.subject,
-        ]
+        arguments = ["nsc", "add", "export", "--account", account, "--name", export.subject]
+        arguments += ["--subject", export.subject]
         arguments += ["--service"] if export.kind == "service" else []
         arguments += ["--response-type", "Stream"] if export.streamed else []
         if export.token_position:
             arguments += ["--account-token-position", str(export.token_position)]
         commands.append(shlex.join(arguments))
     for grant in (grant for grant in grants if grant.user == account):
-        arguments = [
-            "nsc",
-            "add",
-            "import",
-            "--account",
-            account,
-            "--src-account",
-            grant.owner,
-            "--name",
-            grant.local_subject,
-        ]
-        arguments += ["--remote-subject", grant.subject]
+        arguments = ["nsc", "add", "import", "--account", account, "--src-account", grant.owner]
+        arguments += ["--name", grant.local_subject, "--remote-subject", grant.subject]
         arguments += (
             ["--local-subject", grant.local_subject, "--service"] if grant.kind == "service" else []
         )
