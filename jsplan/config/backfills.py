@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from jsplan.config import environments
-from jsplan.config.archive_url import PLACE_HINT, archive_url_problem
 from jsplan.config.expand import choose_only_domain
 from jsplan.config.findings import Findings
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.config.node import Node, source_range
+from jsplan.config.parsing import PLACE_HINT, archive_url_problem
 from jsplan.config.sections import Reading, Section, Values
 from jsplan.config.tables.changes import BACKFILL, BACKFILL_FROM, BACKFILL_TO
 

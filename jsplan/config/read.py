@@ -60,13 +60,10 @@ def read_bytes(
     try:
         return read_regular(source.path, MAX_BYTES, pipe=root is None, root=root)
     except OSError as error:
-        text = f"cannot read {source.shown}: {_describe_os_error(error)}"
+        reason = (error.strerror or type(error).__name__).lower()
+        text = f"cannot read {source.shown}: {reason}"
         findings.error("JS100", at or (source, 0, 0), text, _file_hint(source.path, error))
     return None
-
-
-def _describe_os_error(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
 
 
 def _file_hint(path: Path, error: OSError) -> str:

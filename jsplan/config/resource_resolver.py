@@ -34,7 +34,6 @@ from jsplan.config.node import (
 )
 from jsplan.config.origins import OriginExpander
 from jsplan.config.overrides import Override, refuse_names
-from jsplan.config.position import read_position, settings_of
 from jsplan.config.resource_names import (
     is_name_allowed,
     may_be_declared,
@@ -230,7 +229,7 @@ class ResourceResolver:
             ):
                 override.is_used = True
                 node = interpolate(override.node, self._domain_scope(address.domain), self.findings)
-                known = (*sorted(settings_of(address.kind)), "address")
+                known = (*sorted(lifecycle.settings_of(address.kind)), "address")
                 body.check_keys(TABLES[address.kind], node, known, self.findings, str(address))
                 refuse_names(address.kind, node, self.findings)
                 layers.append(node)
@@ -271,7 +270,7 @@ class ResourceResolver:
             places,
             raw_fields=frozenset(raw),
         )
-        present = settings_of(address.kind).intersection(fields)
+        present = lifecycle.settings_of(address.kind).intersection(fields)
         return self._with_settings(declared, layers, present) if present else declared
 
     def _read_raw_fields(
@@ -314,7 +313,7 @@ class ResourceResolver:
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.read_lint_ignore(under("lint"), self.findings),
             depends_on=lifecycle.read_depends_on(under("depends_on"), self.findings),
-            position=read_position(under(POSITION.id), self.findings),
+            position=lifecycle.read_position(under(POSITION.id), self.findings),
         )
 
     # --- rules between fields ---------------------------------------------------------------------

@@ -96,7 +96,7 @@ def arrange(graph: Graph) -> Layout:
     x = 0.0
     for keys in columns:
         y, widest = 0.0, 0.0
-        for key in _order_domains(keys, graph, domain, out.boxes):
+        for key in _order(keys, graph, out.boxes, domain):
             size = _place_domain(key, inner[key], x, y, graph, out)
             y, widest = y + size.height + 2 * GAP, max(widest, size.width)
         x += widest + COLUMN
@@ -226,7 +226,7 @@ def _place_domain(
     for number, column in enumerate(columns):
         top = y + HEAD + 4
         wide = max((out.cards[node].width for node in column), default=0.0)
-        for node in _order_by_links(column, graph, out.boxes):
+        for node in _order(column, graph, out.boxes, {node: node for node in column}):
             size = out.cards[node]
             out.boxes[node] = Box(left, top, wide, size.height)
             top += size.height + GAP
@@ -253,22 +253,13 @@ def _column_gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def _order_by_links(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box]) -> list[str]:
-    """Order by the height of the neighbours that are placed already."""
-    return _order(nodes, graph, placed, {node: node for node in nodes})
-
-
-def _order_domains(
-    keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]
-) -> list[str]:
-    """Order the domains of one column by their connections to the columns before."""
-    return _order(keys, graph, placed, domain)
-
-
 def _order(
     keys: Sequence[str], graph: Graph, placed: Mapping[str, Box], key_of: Mapping[str, str]
 ) -> list[str]:
-    """Order by the height of the placed neighbours of the nodes; `key_of` has the key of each."""
+    """Order nodes, or their domains, by the height of the neighbours that are placed already.
+
+    `key_of` has the key of each node.
+    """
     around: dict[str, list[float]] = {key: [] for key in keys}
     for one, other in _both_ways(graph.links):
         if key_of.get(one) in around and other in placed:

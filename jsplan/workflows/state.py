@@ -379,15 +379,12 @@ async def _move(
             hint="See what they are: jsplan state list. To replace them: jsplan state push --force",
         )
     if not is_finished:
-        here = await _write(backend, _moved(there, workspace.environment))
+        moved = replace(there, environment=workspace.environment, history=[*there.history])
+        here = await _write(backend, moved)
     if not shares_place:
         emptied = State(there.workspace, environment, there.lineage, there.serial)
         await _write(other, emptied)
     return Taken(environment, workspace.environment, here.lineage, here.serial, len(here.resources))
-
-
-def _moved(state: State, environment: str | None) -> State:
-    return replace(state, environment=environment, history=list(state.history))
 
 
 async def _write(backend: Backend, state: State) -> State:
