@@ -58,11 +58,9 @@ async def open_context(options: LoadOptions) -> AsyncIterator[Context]:
 def state_bucket(workspace: Workspace) -> set[Address]:
     """Return the bucket of the state, if any: it is never planned or listed."""
     backend = workspace.backend
-    return (
-        {Address(backend.domain, "kv", backend.bucket)}
-        if backend.domain and backend.bucket
-        else set()
-    )
+    if backend.domain and backend.bucket:
+        return {Address(backend.domain, "kv", backend.bucket)}
+    return set()
 
 
 @asynccontextmanager

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from contextlib import asynccontextmanager, suppress
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
 
+Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 
@@ -27,6 +28,18 @@ def run_until_complete(work: Coroutine[Any, Any, Result]) -> Result:
 
     asyncio.run(main())
     return box[0]
+
+
+def runs_to_end(
+    workflow: Callable[Args, Coroutine[Any, Any, Result]],
+) -> Callable[Args, Result]:
+    """Make an asynchronous workflow a function that returns its result."""
+
+    @wraps(workflow)
+    def run(*args: Args.args, **kwargs: Args.kwargs) -> Result:
+        return run_until_complete(workflow(*args, **kwargs))
+
+    return run
 
 
 @asynccontextmanager

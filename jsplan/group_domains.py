@@ -39,11 +39,9 @@ class Group(Struct, frozen=True):
     @property
     def where(self) -> str:
         """Return `in 497 domains: store-{001..497}`; an empty text for one domain."""
-        return (
-            format_domains([member.domain for member in self.members])
-            if len(self.members) > 1
-            else ""
-        )
+        if len(self.members) > 1:
+            return format_domains([member.domain for member in self.members])
+        return ""
 
 
 def group_resources(resources: Sequence[ResourceChange], plan: Plan | None = None) -> list[Group]:
@@ -225,11 +223,9 @@ def _merge_hazards(
 
 def _sum(hazards: list[Hazard], name: str) -> int | None:
     numbers = [getattr(hazard, name) for hazard in hazards]
-    return (
-        None
-        if all(number is None for number in numbers)
-        else sum(number or 0 for number in numbers)
-    )
+    if all(number is None for number in numbers):
+        return None
+    return sum(number or 0 for number in numbers)
 
 
 def _merge_flags(

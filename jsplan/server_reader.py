@@ -348,11 +348,9 @@ def _excluded_consumers(inputs: PlanInputs) -> set[Address]:
 
 def _origin_addresses(inputs: PlanInputs) -> set[Address]:
     """Return the origins of selected streams: they affect these, and they should exist."""
-    return (
-        set()
-        if inputs.options.destroy
-        else {edge.origin for edge in inputs.topology.edges if edge.downstream in inputs.selected}
-    )
+    if inputs.options.destroy:
+        return set()
+    return {edge.origin for edge in inputs.topology.edges if edge.downstream in inputs.selected}
 
 
 def _read_at(entry: Address, origins: Mapping[Address, Address]) -> Address:

@@ -188,11 +188,9 @@ def build_domain_element(
 def _sum_usage(info: dict[str, Any], name: str) -> int:
     """Return a usage of the account, added up over its tiers."""
     tiers = info.get("tiers") or {}
-    return (
-        sum(int(tier.get(name) or 0) for tier in tiers.values())
-        if tiers
-        else int(info.get(name) or 0)
-    )
+    if tiers:
+        return sum(int(tier.get(name) or 0) for tier in tiers.values())
+    return int(info.get(name) or 0)
 
 
 def _sum_limit(info: dict[str, Any], name: str) -> int | None:
@@ -202,11 +200,9 @@ def _sum_limit(info: dict[str, Any], name: str) -> int | None:
         int((part.get("limits") or {}).get(name, -1))
         for part in (tiers.values() if tiers else [info])
     ]
-    return (
-        sum(found)
-        if all(limit >= 0 for limit in found) and (found != [0] or name == "max_streams")
-        else None
-    )
+    if all(limit >= 0 for limit in found) and (found != [0] or name == "max_streams"):
+        return sum(found)
+    return None
 
 
 def build_stream_element(

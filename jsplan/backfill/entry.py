@@ -25,11 +25,9 @@ def resolve_entry(world: Context, options: EntryOptions) -> Backfill:
         found = world.workspace.backfills.get(options.name)
         if found is None:
             names = ", ".join(world.workspace.backfills)
-            hint = (
-                f"The files declare: {names}."
-                if names
-                else "The files declare none. Or name both ends: --from ADDRESS --to ADDRESS"
-            )
+            hint = "The files declare none. Or name both ends: --from ADDRESS --to ADDRESS"
+            if names:
+                hint = f"The files declare: {names}."
             raise UsageError(f"there is no backfill {options.name}", hint=hint)
     else:
         origin, target = (

@@ -271,11 +271,9 @@ class ParquetExport:
         placed = [(self.store, file) for file in files]
         seqs, _ = await asyncio.to_thread(read_sequences, placed)
         unread = subtract_present(merge_ranges(chunk.span for chunk in content.pending), seqs)
-        return (
-            intersect(unread, await self.reader.find_gone())
-            if self.origin_state.filters or self._transforms.needs_rows
-            else unread
-        )
+        if self.origin_state.filters or self._transforms.needs_rows:
+            return intersect(unread, await self.reader.find_gone())
+        return unread
 
     @property
     def _title(self) -> str:

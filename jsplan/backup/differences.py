@@ -17,11 +17,9 @@ def extract_position(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_times(value: Any) -> Any:
-    return (
-        {key: value.get(key, 0) for key in ("consumer_seq", "stream_seq")}
-        if isinstance(value, dict)
-        else value or 0
-    )
+    if isinstance(value, dict):
+        return {key: value.get(key, 0) for key in ("consumer_seq", "stream_seq")}
+    return value or 0
 
 
 # --- the differences ------------------------------------------------------------------------------

@@ -63,11 +63,9 @@ def _nested_backups_hint(folder: Path) -> str:
     inside = (
         sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}")) if folder.is_dir() else []
     )
-    return (
-        f"There are backups in it: {', '.join(inside[-3:])}."
-        if inside
-        else "Give the folder that jsplan backup wrote."
-    )
+    if inside:
+        return f"There are backups in it: {', '.join(inside[-3:])}."
+    return "Give the folder that jsplan backup wrote."
 
 
 def find_damage(folder: Path, archive: StreamSnapshot) -> str | None:
@@ -88,11 +86,9 @@ def find_damage(folder: Path, archive: StreamSnapshot) -> str | None:
         return f"{archive.file} cannot be read: {error.strerror}"
     if size != archive.bytes:
         return f"{archive.file} has {size:,} bytes, its manifest says {archive.bytes:,}"
-    return (
-        None
-        if digest.hexdigest() == archive.sha256
-        else f"{archive.file} does not have the checksum that its manifest says"
-    )
+    if digest.hexdigest() == archive.sha256:
+        return None
+    return f"{archive.file} does not have the checksum that its manifest says"
 
 
 class BackupFolder:

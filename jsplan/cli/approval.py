@@ -43,7 +43,6 @@ def ask_and_apply(
     )
     with approval.interruptible() as approve:
         plan, result = run(approve)
-    output.progress.stop()
     return show(output, plan, result, shown=approval.shown)
 
 
@@ -107,10 +106,8 @@ class Approval:
     def _ask(self) -> None:
         if not self._can_ask:
             raise NotApprovedError(
-                (
-                    "this plan needs approval, and nothing can be asked here (no terminal, or "
-                    "--no-input); nothing was changed"
-                ),
+                "this plan needs approval, and nothing can be asked here (no terminal, or "
+                "--no-input); nothing was changed",
                 hint="Pass --auto-approve (-y): an answer through a pipe does not count"
                 + (f". Or save the plan with {self._save} and apply that." if self._save else "."),
             )

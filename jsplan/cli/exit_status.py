@@ -82,11 +82,9 @@ def _run_guarded(run: Callable[[], object], settings: Settings, args: Sequence[s
                 ),
                 settings,
             )
-        return (
-            _report_disk_full(error, settings)
-            if error.errno in _DISK_FULL_ERRORS
-            else _report_bug(error, settings)
-        )
+        if error.errno in _DISK_FULL_ERRORS:
+            return _report_disk_full(error, settings)
+        return _report_bug(error, settings)
     except Exception as error:  # noqa: BLE001 - the last place before the user
         return _report_bug(error, settings)
 

@@ -150,6 +150,7 @@ class Output:
         `plain` is the whole text if it is short: then rich is not loaded without a terminal.
         `views` are other formats.
         """
+        self.close()
         made = document() if self.settings.json or self.settings.json_into else {}
         if self.settings.json:
             self.write_json(made)
@@ -189,7 +190,7 @@ class Output:
         stream.flush()
 
     def close(self) -> None:
-        """Clear the moving part of the screen; called however a command ends."""
+        """Clear the moving part of the screen, for a result and however a command ends."""
         if "progress" in self.__dict__:
             self.progress.stop()
 

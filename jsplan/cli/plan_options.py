@@ -39,6 +39,23 @@ PLAN_SHAPING_OPTIONS = frozenset(
 
 #: Options have their own names, for JSPLAN_<COMMAND>_<OPTION>; these are plural in `PlanOptions`.
 _FIELD_BY_OPTION = {"target": "targets", "exclude": "excludes", "allow_hazard": "allow_hazards"}
+
+
+def number_option(
+    name: str, help_: str, default: int | None = None, least: int = 1
+) -> Callable[[F], F]:
+    """Return an option that takes a number."""
+    type_ = click.IntRange(min=least)
+    return click.option(
+        name, type=type_, default=default, show_default=True, metavar="N", help=help_
+    )
+
+
+def addresses_option(name: str, help_: str) -> Callable[[F], F]:
+    """Return an option that takes addresses and globs."""
+    return click.option(name, multiple=True, type=AddressGlob(), metavar="ADDRESS", help=help_)
+
+
 #: Options that other commands also have.
 hazard_option = click.option(
     "--allow-hazard",
@@ -57,13 +74,11 @@ safe_below_option = click.option(
     metavar="N",
     help="Do not count the deletion of at most N messages as a hazard.",
 )
-measure_limit_option = click.option(
+measure_limit_option = number_option(
     "--measure-limit",
-    type=click.IntRange(min=0),
-    default=100_000,
-    show_default=True,
-    metavar="N",
-    help="Read at most N messages to count the deletions of one change; report bounds beyond that.",
+    "Read at most N messages to count the deletions of one change; report bounds beyond that.",
+    100_000,
+    least=0,
 )
 offline_option = click.option(
     "--offline",
@@ -72,13 +87,8 @@ offline_option = click.option(
     show_default=True,
     help="How to treat an offline domain: defer its changes, or stop.",
 )
-parallelism_option = click.option(
-    "--parallelism",
-    type=click.IntRange(min=1),
-    default=10,
-    show_default=True,
-    metavar="N",
-    help="Send at most N requests to a domain at once.",
+parallelism_option = number_option(
+    "--parallelism", "Send at most N requests to a domain at once.", 10
 )
 lock_timeout_option = click.option(
     "--lock-timeout",
@@ -88,17 +98,21 @@ lock_timeout_option = click.option(
     metavar="DURATION",
     help="Wait this long for the state lock.",
 )
-_ADDRESSES: dict[str, Any] = {"multiple": True, "type": AddressGlob(), "metavar": "ADDRESS"}
+
+exclude_option = addresses_option("--exclude", "Skip these resources; repeatable.")
+out_option = click.option(
+    "-o",
+    "--out",
+    type=AbsolutePath(),
+    metavar="FILE",
+    help="Save the plan, so that apply FILE does exactly this.",
+)
 _SELECTION_OPTIONS = (
-    click.option(
-        "--target",
-        **_ADDRESSES,
-        help="Include only these resources and their dependencies; repeatable.",
+    addresses_option(
+        "--target", "Include only these resources and their dependencies; repeatable."
     ),
-    click.option("--exclude", **_ADDRESSES, help="Skip these resources; repeatable."),
-    click.option(
-        "--replace", **_ADDRESSES, help="Force the replacement of these resources; repeatable."
-    ),
+    exclude_option,
+    addresses_option("--replace", "Force the replacement of these resources; repeatable."),
     click.option(
         "--refresh-only",
         is_flag=True,
@@ -140,13 +154,8 @@ _EXECUTION_OPTIONS = (
 )
 _OPTIONS = (*_SELECTION_OPTIONS, *_EXECUTION_OPTIONS)
 _MOVE_OPTIONS = (
-    click.option(
-        "--moves",
-        type=click.IntRange(min=1),
-        default=2,
-        show_default=True,
-        metavar="N",
-        help="Let a cluster move or scale at most N streams of a domain at once.",
+    number_option(
+        "--moves", "Let a cluster move or scale at most N streams of a domain at once.", 2
     ),
     click.option(
         "--no-wait",

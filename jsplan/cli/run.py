@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import click
 
+    from jsplan.api import Workspace
     from jsplan.cli.settings import Settings
 
 
@@ -38,6 +39,16 @@ def start(
     ctx.call_on_close(configure_logs(settings))
     ctx.call_on_close(output.close)
     return settings, output
+
+
+def open_workspace(
+    ctx: click.Context, formats: Collection[str] = (), *, collects_garbage: bool = True
+) -> tuple[Workspace, Output]:
+    """Return the workspace that the options choose and the output of this run, like `start`."""
+    from jsplan.api import Workspace
+
+    settings, output = start(ctx, formats, collects_garbage=collects_garbage)
+    return Workspace(settings.load_options(), output.progress), output
 
 
 def wait_for_servers(ctx: click.Context) -> None:

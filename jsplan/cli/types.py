@@ -18,19 +18,30 @@ else:
     ParamType = click.ParamType  # generic since click 8.4 only
 
 
-class AddressGlob(ParamType):
+class _ParsedText(ParamType):
+    """A value that `parse` reads; its ValueError says what is wrong."""
+
+    def parse(self, text: str) -> Any:
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value  # a default
+        try:
+            return self.parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class AddressGlob(_ParsedText):
     """`hub/stream/ORDERS`, or a glob such as `hub/**`."""
 
     name = "ADDRESS"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def parse(self, text: str) -> str:
         from jsplan.address import Address, is_glob
 
-        text = str(value)
-        try:
-            return text if is_glob(text) else str(Address.parse(text))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        return text if is_glob(text) else str(Address.parse(text))
 
     def shell_complete(
         self,
@@ -43,41 +54,36 @@ class AddressGlob(ParamType):
         return complete_addresses(ctx, incomplete)
 
 
-class Duration(ParamType):
+class Duration(_ParsedText):
     """`10s`, `1m30s`; the value is ns."""
 
     name = "DURATION"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def parse(self, text: str) -> int:
         from jsplan.units import parse_duration
 
-        if isinstance(value, int):
-            return value
-        try:
-            length = parse_duration(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        length = parse_duration(text)
         if length < 0:
-            self.fail("a negative duration", param, ctx)
+            raise ValueError("a negative duration")
         return length
 
 
-class HazardPermission(ParamType):
+class HazardPermission(_ParsedText):
     """`CODE` or `CODE:ADDRESS`; the list of codes is closed."""
 
     name = "CODE[:ADDRESS]"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def parse(self, text: str) -> str:
         from jsplan.codes import HAZARDS
 
-        code, colon, address = str(value).partition(":")
+        code, colon, address = text.partition(":")
         if code not in HAZARDS:
             from jsplan.diagnostics import did_you_mean
 
             known = f" They are {', '.join(HAZARDS)}."
             advice = did_you_mean(code.upper(), HAZARDS) or known
-            self.fail(f'there is no hazard "{code}".{advice}', param, ctx)
-        return f"{code}:{AddressGlob().convert(address, param, ctx)}" if colon else code
+            raise ValueError(f'there is no hazard "{code}".{advice}')
+        return f"{code}:{AddressGlob().parse(address)}" if colon else code
 
     def shell_complete(
         self,
@@ -93,86 +99,72 @@ class HazardPermission(ParamType):
         return [type(item)(f"{code}:{item.value}") for item in complete_addresses(ctx, address)]
 
 
-class Assignment(ParamType):
+class Assignment(_ParsedText):
     """`NAME=VALUE`; in the environment one per line, since values may contain spaces."""
 
     name = "NAME=VALUE"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
+    def parse(self, text: str) -> str:
         if not text.partition("=")[1] or not text.partition("=")[0].strip():
-            self.fail(f'"{text}" is not NAME=VALUE', param, ctx)
+            raise ValueError(f'"{text}" is not NAME=VALUE')
         return text
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [line for line in rv.splitlines() if line.strip()]
 
 
-class Waves(ParamType):
+class Waves(_ParsedText):
     """`label:canary,10%,100%`: labels, names and globs of domains, and shares of all of them."""
 
     name = "WAVES"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        terms = tuple(term.strip() for term in str(value).split(","))
+    def parse(self, text: str) -> tuple[str, ...]:
+        terms = tuple(term.strip() for term in text.split(","))
         for term in terms:
             share = term.removesuffix("%")
             if term in ("", "label:"):
-                self.fail(f'"{value}" has an empty wave', param, ctx)
+                raise ValueError(f'"{text}" has an empty wave')
             if share != term and not (share.isdigit() and 0 < int(share) <= 100):
-                self.fail(f'"{term}" is no share between 1% and 100%', param, ctx)
+                raise ValueError(f'"{term}" is no share between 1% and 100%')
         return terms
 
 
-class Crontab(ParamType):
+class Crontab(_ParsedText):
     """The five fields of a crontab line."""
 
     name = "CRON"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def parse(self, text: str) -> str:
         from jsplan.drift.service.options import Cron
 
-        try:
-            return Cron(str(value)).line
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+        return Cron(text).line
 
 
-class Until(ParamType):
+class Until(_ParsedText):
     """`05:00`, the next such local time, or an RFC 3339 time."""
 
     name = "TIME"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Deadline:
+    def parse(self, text: str) -> Deadline:
         from jsplan.planning.backfill.model import Deadline
 
-        if isinstance(value, Deadline):
-            return value
         try:
-            return Deadline.parse(str(value), time.time())
+            return Deadline.parse(text, time.time())
         except ValueError:
-            self.fail(f'"{value}" is no time; write 05:00 or 2026-01-31T05:00:00Z', param, ctx)
+            example = "write 05:00 or 2026-01-31T05:00:00Z"
+            raise ValueError(f'"{text}" is no time; {example}') from None
 
 
-class HostPort(ParamType):
+class HostPort(_ParsedText):
     """`:9464` or `HOST:PORT`."""
 
     name = "[HOST]:PORT"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def parse(self, text: str) -> str:
         from jsplan.drift.service.endpoint import parse_listen_address
 
-        try:
-            parse_listen_address(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
+        parse_listen_address(text)
+        return text
 
 
 class AbsolutePath(click.Path):

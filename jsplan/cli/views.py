@@ -84,11 +84,9 @@ def drift_view(drift: Drift, format_: str, fail_on: Collection[str]) -> str:
         return drift_markdown.render(drift)
     if format_ == "html":
         return drift_html.render(drift)
-    return (
-        drift_ci.render_junit(drift, fail_on)
-        if format_ == "junit"
-        else drift_ci.render_github(drift, fail_on)
-    )
+    if format_ == "junit":
+        return drift_ci.render_junit(drift, fail_on)
+    return drift_ci.render_github(drift, fail_on)
 
 
 def drift_result(output: Output, drift: Drift, fail_on: Collection[str]) -> None:

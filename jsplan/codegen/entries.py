@@ -84,7 +84,7 @@ def build_entries(resources: Iterable[RenderedResource]) -> list[FileEntry]:
 def _nest_consumers(consumers: list[RenderedResource], streams: list[FileEntry]) -> list[FileEntry]:
     """Nest consumers that all domains of a stream's entry have; return the others."""
     parents = {
-        (domain, _fill_domain(entry.name, domain)): entry
+        (domain, entry.name.replace("${domain}", domain)): entry
         for entry in streams
         for domain in entry.domains
     }
@@ -146,23 +146,12 @@ def generalize_domain(one: RenderedResource) -> RenderedResource:
     key = one.address.domain
     pattern = re.compile(rf"(?<![A-Za-z0-9]){re.escape(key)}(?![A-Za-z0-9])")
 
-    def put(value: Any) -> Any:
-        if isinstance(value, str):
-            return pattern.sub("${domain}", value)
-        if isinstance(value, list):
-            return [put(item) for item in value]
-        return (
-            {name: put(item) for name, item in value.items()}
-            if isinstance(value, Mapping)
-            else value
-        )
+    def put(text: str) -> str:
+        return pattern.sub("${domain}", text)
 
+    fields = {name: layout.map_texts(put, item) for name, item in one.fields.items()}
     stream = put(one.stream) if one.stream is not None else None
-    return RenderedResource(one.address, put(one.name), put(one.fields), stream, one.comment)
-
-
-def _fill_domain(text: str, domain: str) -> str:
-    return text.replace("${domain}", domain)
+    return RenderedResource(one.address, put(one.name), fields, stream, one.comment)
 
 
 def extract_defaults(entries: list[FileEntry], context: CodegenContext) -> dict[str, Any]:
@@ -208,11 +197,9 @@ def _most_common_value(entries: list[FileEntry], kind: Kind, row: Field) -> Any:
     text, count = counts.most_common(1)[0]
     missing = sum(1 for entry in entries if row.name not in entry.fields)
     worth = count >= _MIN_ENTRIES and count > 3 * missing
-    return (
-        json.loads(text)
-        if worth and (not missing or _explicit_default(kind, row) is not None)
-        else None
-    )
+    if worth and (not missing or _explicit_default(kind, row) is not None):
+        return json.loads(text)
+    return None
 
 
 def _move_to_defaults(entries: list[FileEntry], kind: Kind, row: Field, value: Any) -> None:
@@ -251,11 +238,9 @@ def _apply_existing_defaults(
 def _format_default(row: Field, value: Any) -> Any:
     """Format a default of the workspace as entries have it, for comparison."""
     try:
-        return (
-            layout.format_value(row, row.parse(value))
-            if row.table is None
-            else layout.escape_references(value)
-        )
+        if row.table is None:
+            return layout.format_value(row, row.parse(value))
+        return layout.escape_references(value)
     except ValueError:
         return None
 

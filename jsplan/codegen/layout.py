@@ -6,7 +6,7 @@ Text is quoted if it could be read otherwise.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -37,11 +37,9 @@ def format_value(row: Field, found: Any) -> Any:
     if found is None or isinstance(found, bool):
         return found
     if row.table is not None and found:
-        return (
-            [format_fields(row.table, item) for item in found]
-            if row.type == "objects"
-            else format_fields(row.table, found)
-        )
+        if row.type == "objects":
+            return [format_fields(row.table, item) for item in found]
+        return format_fields(row.table, found)
     if row.type == "duration" and isinstance(found, int):
         return units.format_duration(found)
     if row.type == "durations":
@@ -63,15 +61,20 @@ def format_size(count: int) -> Any:
 
 def escape_references(found: Any) -> Any:
     """Escape `${` as `$${` in the value, keys included, so that it is not read as a reference."""
+    return map_texts(escape, found, escape)
+
+
+def map_texts(
+    change: Callable[[str], str], found: Any, change_key: Callable[[str], str] = str
+) -> Any:
+    """Return a value with each text in it changed."""
     if isinstance(found, str):
-        return escape(found)
+        return change(found)
     if isinstance(found, list):
-        return [escape_references(item) for item in found]
-    return (
-        {escape_references(key): escape_references(item) for key, item in found.items()}
-        if isinstance(found, Mapping)
-        else found
-    )
+        return [map_texts(change, item, change_key) for item in found]
+    if isinstance(found, Mapping):
+        return {change_key(k): map_texts(change, v, change_key) for k, v in found.items()}
+    return found
 
 
 # --- the lines ------------------------------------------------------------------------------------

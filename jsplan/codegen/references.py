@@ -11,6 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
+from msgspec import Struct
+
 from jsplan.address import Address
 from jsplan.codegen.model import CodegenContext
 from jsplan.config.model import Domain
@@ -28,15 +30,11 @@ def name_origin_domains(
 
     Sources that differ in nothing else are one with a selector.
     """
-    out = dict(fields)
+    out, origins = dict(fields), _Origins(address, context)
     if out.get("mirror"):
-        out["mirror"] = _convert_origin(address, out["mirror"], "mirror", context)
+        out["mirror"] = origins.convert(out["mirror"], "mirror")
     if out.get("sources"):
-        out["sources"] = _merge_origins(
-            address,
-            [_convert_origin(address, origin, "source", context) for origin in out["sources"]],
-            context,
-        )
+        out["sources"] = origins.merge([origins.convert(one, "source") for one in out["sources"]])
     return out
 
 
@@ -47,93 +45,80 @@ def has_own_domain_origin(
 
     The server accepts that and copies nothing; the files refuse it.
     """
-    origins = [config.get("mirror") or {}, *(config.get("sources") or ())]
-    prefixes = [origin["external"].get("api") for origin in origins if origin.get("external")]
-    return any(
-        _domain_of_prefix(address.domain, str(prefix), context)
-        == _resolve_alias(address.domain, context)
-        for prefix in prefixes
-    )
+    origins = _Origins(address, context)
+    every = [config.get("mirror") or {}, *(config.get("sources") or ())]
+    prefixes = [origin["external"].get("api") for origin in every if origin.get("external")]
+    return any(origins.domain_of(str(prefix)) == origins.own_domain for prefix in prefixes)
 
 
-def _convert_origin(
-    address: Address, origin: Mapping[str, Any], kind: str, context: CodegenContext
-) -> dict[str, Any]:
-    external = origin.get("external")
-    if not external:
-        return dict(origin)
-    api, deliver = str(external.get("api")), external.get("deliver")
-    target = _domain_of_prefix(address.domain, api, context)
-    usual = (
-        _default_deliver_prefix(address, str(origin["name"]), kind, target, api, context)
-        if target
-        else None
-    )
-    if target is None or usual is None:
-        return dict(origin)
-    rest = {name: value for name, value in origin.items() if name not in ("external", "name")}
-    prefix = {"deliver": deliver} if deliver and deliver != usual else {}
-    return {"name": origin["name"], "domain": target} | rest | prefix
+class _Origins(Struct):
+    """The origins of one stream."""
 
+    address: Address
+    context: CodegenContext
 
-def _domain_of_prefix(own: str, api: str, context: CodegenContext) -> str | None:
-    if context.reach is not None:
-        return context.reach.resolve_prefix(own, api)
-    named = [key for key in context.domains if f"$JS.{key}.API" == api]
-    return named[0] if named else None
+    @property
+    def own_domain(self) -> str:
+        """Its domain, or the one that is the same."""
+        key, reach = self.address.domain, self.context.reach
+        return reach.canonicalize(key) if reach is not None else key
 
+    def domain_of(self, api: str) -> str | None:
+        """Return the domain that an API prefix leads to from there."""
+        if self.context.reach is not None:
+            return self.context.reach.resolve_prefix(self.address.domain, api)
+        named = [key for key in self.context.domains if f"$JS.{key}.API" == api]
+        return named[0] if named else None
 
-def _resolve_alias(key: str, context: CodegenContext) -> str:
-    return context.reach.canonicalize(key) if context.reach is not None else key
+    def convert(self, origin: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """Return an origin with its domain in place of `external`, where that is the same."""
+        external = origin.get("external")
+        if not external:
+            return dict(origin)
+        api, deliver = str(external.get("api")), external.get("deliver")
+        target = self.domain_of(api)
+        usual = self._usual_prefix(str(origin["name"]), kind, target, api) if target else None
+        if target is None or usual is None:
+            return dict(origin)
+        rest = {name: value for name, value in origin.items() if name not in ("external", "name")}
+        prefix = {"deliver": deliver} if deliver and deliver != usual else {}
+        return {"name": origin["name"], "domain": target} | rest | prefix
 
+    def _usual_prefix(self, name: str, kind: str, target: str, api: str) -> str | None:
+        """Return the delivery prefix that `domain:` would give, empty for none.
 
-def _default_deliver_prefix(
-    address: Address, name: str, kind: str, target: str, api: str, context: CodegenContext
-) -> str | None:
-    """Return the delivery prefix that `domain:` would give, empty for none.
+        None if `domain:` would take another route.
+        """
+        if self.context.reach is None:
+            return ""
+        try:
+            route = self.context.reach.find_route(self.address.domain, target)
+        except NoRouteError:
+            return None
+        if route.api != api:
+            return None
+        parts = [route.deliver or "", self.own_domain, self.address.stream]
+        parts += [name] if kind == "source" else []
+        return ".".join(parts) if route.deliver else ""
 
-    None if `domain:` would take another route.
-    """
-    if context.reach is None:
-        return ""
-    try:
-        route = context.reach.find_route(address.domain, target)
-    except NoRouteError:
-        return None
-    if route.api != api:
-        return None
-    parts = [
-        route.deliver or "",
-        _resolve_alias(address.domain, context),
-        address.stream,
-        *([name] if kind == "source" else []),
-    ]
-    return ".".join(parts) if route.deliver else ""
+    def merge(self, origins: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Merge origins that differ in their domain only."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        for origin in origins:
+            rest = {name: value for name, value in origin.items() if name != "domain"}
+            alone = "domain" not in origin or "deliver" in origin
+            key = json.dumps([rest, origin.get("domain") if alone else "", alone], sort_keys=True)
+            groups.setdefault(key, []).append(origin)
+        return [self._merge_group(group) for group in groups.values()]
 
-
-def _merge_origins(
-    address: Address, origins: list[dict[str, Any]], context: CodegenContext
-) -> list[dict[str, Any]]:
-    """Merge origins that differ in their domain only."""
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for origin in origins:
-        rest = {name: value for name, value in origin.items() if name != "domain"}
-        alone = "domain" not in origin or "deliver" in origin
-        key = json.dumps([rest, origin.get("domain") if alone else "", alone], sort_keys=True)
-        groups.setdefault(key, []).append(origin)
-    return [_merge_group(address, group, context) for group in groups.values()]
-
-
-def _merge_group(
-    address: Address, group: list[dict[str, Any]], context: CodegenContext
-) -> dict[str, Any]:
-    if len(group) == 1:
-        return group[0]
-    origin = group[0]
-    # A stream cannot source itself.
-    own = address.domain if origin["name"] == address.name else None
-    matched = shortest_selector([item["domain"] for item in group], context.domains, without=own)
-    return {name: matched if name == "domain" else value for name, value in origin.items()}
+    def _merge_group(self, group: list[dict[str, Any]]) -> dict[str, Any]:
+        if len(group) == 1:
+            return group[0]
+        origin, keys = group[0], [item["domain"] for item in group]
+        # A stream cannot source itself.
+        own = self.address.domain if origin["name"] == self.address.name else None
+        matched = shortest_selector(keys, self.context.domains, without=own)
+        return {name: matched if name == "domain" else value for name, value in origin.items()}
 
 
 def shortest_selector(
@@ -147,21 +132,17 @@ def shortest_selector(
     order = [key for key, domain in domains.items() if domain.is_own and key != without]
     if len(wanted) == 1:
         return next(iter(wanted))
-    if len(wanted) > 2 or _has_exact_label(order, domains, wanted):
+    if len(wanted) > 2 or any(
+        matched == wanted
+        for text, matched in _candidate_patterns(order, domains, wanted)
+        if text.startswith("label:")
+    ):
         for text, matched in _candidate_patterns(order, domains, wanted):
             if matched == wanted:
                 return text
     short = _with_exceptions(order, domains, wanted)
     return short or _compress_ranges(
         [key for key in [*order, *sorted(wanted - set(order))] if key in wanted]
-    )
-
-
-def _has_exact_label(order: list[str], domains: Mapping[str, Domain], wanted: set[str]) -> bool:
-    return any(
-        matched == wanted
-        for text, matched in _candidate_patterns(order, domains, wanted)
-        if text.startswith("label:")
     )
 
 

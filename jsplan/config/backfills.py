@@ -5,37 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Final
 
 from jsplan.config import environments
-from jsplan.config.archive_url import PLACE_HINT, archive_url_problem
-from jsplan.config.expand import DomainSelectors, choose_only_domain
+from jsplan.config.expand import choose_only_domain
 from jsplan.config.findings import Findings
-from jsplan.config.interpolate import Scope
 from jsplan.config.model import Backfill, BackfillSide
 from jsplan.config.node import Node, source_range
+from jsplan.config.parsing import PLACE_HINT, archive_url_problem
 from jsplan.config.sections import Reading, Section, Values
 from jsplan.config.tables.changes import BACKFILL, BACKFILL_FROM, BACKFILL_TO
+
+if TYPE_CHECKING:
+    from jsplan.config.resource_resolver import ResolveContext
 
 _BOUNDS: Final = ("start_seq", "end_seq", "start_time", "end_time")
 
 
-class EntryContext(Struct, frozen=True):
-    """The context of reading entries: domains, the default domain and the environment."""
-
-    selectors: DomainSelectors
-    default_domain: Node | None
-    environment: str | None
-    environments: tuple[str, ...]
-    own_domains: tuple[str, ...]
-    scope: Scope
-    findings: Findings
-    root: Path
-
-
-def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Backfill]:
+def read_backfills(section: Node | None, context: ResolveContext) -> dict[str, Backfill]:
     """Read the entries of this environment by name, and report every error in them."""
     found: dict[str, Backfill] = {}
     findings = context.findings
@@ -52,13 +39,13 @@ def read_backfills(section: Node | None, context: EntryContext) -> dict[str, Bac
     return found
 
 
-def _is_in_environment(node: Node | None, context: EntryContext) -> bool:
+def _is_in_environment(node: Node | None, context: ResolveContext) -> bool:
     """Check whether an entry belongs to this environment."""
     wanted = environments.read_environment_names(node, context.environments, context.findings)
     return not wanted or context.environment in wanted
 
 
-def _make_entry(name: str, node: Node, values: Values, context: EntryContext) -> Backfill | None:
+def _make_entry(name: str, node: Node, values: Values, context: ResolveContext) -> Backfill | None:
     origins = _read_sides(node, "from", BACKFILL_FROM, context)
     targets = _read_sides(node, "to", BACKFILL_TO, context)
     renamed = values["subject_transform"] or {}
@@ -81,28 +68,26 @@ def _make_entry(name: str, node: Node, values: Values, context: EntryContext) ->
     )
 
 
-def _relative_transform(text: str | None, node: Node, context: EntryContext) -> str | None:
+def _relative_transform(text: str | None, node: Node, context: ResolveContext) -> str | None:
     """Return FILE.py:FUNCTION with the file relative to the workspace."""
     if text is None:
         return None
     folder = node.value["transform"].place[0].path.parent.absolute()
-    below = Path(os.path.relpath(folder, context.root.absolute())).as_posix()
+    below = Path(os.path.relpath(folder, context.files.root.absolute())).as_posix()
     return text if Path(text).is_absolute() or below == "." else f"{below}/{text}"
 
 
-def _read_sides(node: Node, key: str, table: Section, context: EntryContext) -> list[BackfillSide]:
+def _read_sides(
+    node: Node, key: str, table: Section, context: ResolveContext
+) -> list[BackfillSide]:
     side = node.get(key)
     if side is None or side.value is None:
         return []
     items = side.value if key == "from" and isinstance(side.value, list) else [side]
     found = [one for item in items for one in _read_side(item, table, context)]
     if key == "to" and len(found) > 1:
-        context.findings.error(
-            "JS104",
-            side,
-            f"a backfill has one target, and this names {len(found)}",
-            "Name one domain.",
-        )
+        text = f"a backfill has one target, and this names {len(found)}"
+        context.findings.error("JS104", side, text, "Name one domain.")
     return found
 
 
@@ -117,7 +102,7 @@ def _read_archive(node: Node, path: str | None, findings: Findings) -> list[Back
     return [BackfillSide(parquet=path)]
 
 
-def _read_side(node: Node, table: Section, context: EntryContext) -> list[BackfillSide]:
+def _read_side(node: Node, table: Section, context: ResolveContext) -> list[BackfillSide]:
     """Return one side for each domain that it names."""
     findings = context.findings
     values = table.read(node, Reading(findings))
@@ -140,7 +125,7 @@ def _read_side(node: Node, table: Section, context: EntryContext) -> list[Backfi
     ]
 
 
-def _select_domains(node: Node, context: EntryContext) -> Sequence[str]:
+def _select_domains(node: Node, context: ResolveContext) -> Sequence[str]:
     """Return the domains that a side names, else the default one, else the only one."""
     selector = node.get("domain")
     selector = (

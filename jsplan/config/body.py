@@ -74,26 +74,16 @@ def _parse_nested(
         items = (_parse_object(row.table, row.name, item, findings, address) for item in node.value)
         body[row.name] = [item for item in items if item is not None]
     else:
-        findings.error(
-            "JS104",
-            node,
-            f"{row.name} must be a list of mappings, not {describe_node(node)}",
-            f"Write {row.name}: [{{…}}].",
-            address,
-        )
+        text = f"{row.name} must be a list of mappings, not {describe_node(node)}"
+        findings.error("JS104", node, text, f"Write {row.name}: [{{…}}].", address)
 
 
 def _parse_object(
     table: Table, name: str, node: Node, findings: Findings, address: str | None
 ) -> dict[str, Any] | None:
     if not isinstance(node.value, dict):
-        findings.error(
-            "JS104",
-            node,
-            f"{name} must be a mapping, not {describe_node(node)}",
-            f"Write {name}: {{key: value}}.",
-            address,
-        )
+        text = f"{name} must be a mapping, not {describe_node(node)}"
+        findings.error("JS104", node, text, f"Write {name}: {{key: value}}.", address)
         return None
     more = REFERENCE_KEYS if table is ORIGIN else ()
     check_keys(table, node, more, findings, address)

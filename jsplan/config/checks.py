@@ -42,12 +42,8 @@ def _mirror(body: Body) -> Problems:
         return
     for field, why in _NOT_ON_MIRRORS.items():
         if body.get(field):
-            yield Problem(
-                "JS150",
-                field,
-                f"a mirror cannot have {field} ({why})",
-                "Remove it, or use `sources:` instead of `mirror:`.",
-            )
+            hint = "Remove it, or use `sources:` instead of `mirror:`."
+            yield Problem("JS150", field, f"a mirror cannot have {field} ({why})", hint)
 
 
 _NOT_ON_MIRRORS: Final = {
@@ -61,80 +57,49 @@ def _times(body: Body) -> Problems:
     window, age = body.get("duplicate_window") or 0, body.get("max_age") or 0
     for field, value in (("duplicate_window", window), ("max_age", age)):
         if 0 < value < _MIN_DURATION:
-            yield Problem(
-                "JS153",
-                field,
-                f"{field} is {format_duration(value)}; the server takes 100ms or more (10052)",
-                "An integer is nanoseconds; write 30s.",
-            )
+            text = f"{field} is {format_duration(value)}; the server takes 100ms or more (10052)"
+            yield Problem("JS153", field, text, "An integer is nanoseconds; write 30s.")
     if age and window > age:
         summary = (
             f"duplicate_window {format_duration(window)} is longer than"
             f" max_age {format_duration(age)} (10052)"
         )
-        yield Problem(
-            "JS153",
-            "duplicate_window",
-            summary,
-            "Shorten the window, or leave it out: it is then at most max_age.",
-        )
+        hint = "Shorten the window, or leave it out: it is then at most max_age."
+        yield Problem("JS153", "duplicate_window", summary, hint)
     marker = body.get("subject_delete_marker_ttl") or 0
     if 0 < marker < SECOND:
-        yield Problem(
-            "JS164",
-            "subject_delete_marker_ttl",
-            "subject_delete_marker_ttl is less than 1s (10052)",
-            "Write 1s or more.",
-        )
+        text = "subject_delete_marker_ttl is less than 1s (10052)"
+        yield Problem("JS164", "subject_delete_marker_ttl", text, "Write 1s or more.")
 
 
 def _discard(body: Body) -> Problems:
     if not body.get("discard_new_per_subject"):
         return
     if body.get("discard") != "new" and not body.get("sealed"):
-        yield Problem(
-            "JS154",
-            "discard_new_per_subject",
-            "discard_new_per_subject needs discard: new (10052)",
-            "Add `discard: new`.",
-        )
+        text = "discard_new_per_subject needs discard: new (10052)"
+        yield Problem("JS154", "discard_new_per_subject", text, "Add `discard: new`.")
     if (body.get("max_msgs_per_subject") or 0) <= 0:
-        yield Problem(
-            "JS154",
-            "discard_new_per_subject",
-            "discard_new_per_subject needs max_msgs_per_subject (10052)",
-            "Add `max_msgs_per_subject:`.",
-        )
+        text = "discard_new_per_subject needs max_msgs_per_subject (10052)"
+        yield Problem("JS154", "discard_new_per_subject", text, "Add `max_msgs_per_subject:`.")
 
 
 def _subjects(body: Body) -> Problems:
     subjects = body.get("subjects") or ()
     bad = [subject for subject in subjects if not is_valid(subject)]
     for subject in bad:
-        yield Problem(
-            "JS156",
-            "subjects",
-            f'subjects: "{subject}" is not a subject (10052)',
-            "It has no blanks and no empty parts, and > only at the end.",
-        )
+        hint = "It has no blanks and no empty parts, and > only at the end."
+        yield Problem("JS156", "subjects", f'subjects: "{subject}" is not a subject (10052)', hint)
     pair = None if bad else find_overlap(subjects)
     if pair is not None:
-        yield Problem(
-            "JS156",
-            "subjects",
-            f'subjects: "{pair[0]}" and "{pair[1]}" overlap (10052)',
-            "Keep the wider one.",
-        )
+        text = f'subjects: "{pair[0]}" and "{pair[1]}" overlap (10052)'
+        yield Problem("JS156", "subjects", text, "Keep the wider one.")
     caught = None if bad else find_reserved(body)
     if caught is not None and (caught == ">" or caught.startswith("$")):
         yield reserved_problem(caught)
     if ">" in subjects and (body.get("num_replicas") or 1) > 1:
-        yield Problem(
-            "JS157",
-            "num_replicas",
-            "a stream of all subjects has one copy (10052)",
-            "Write num_replicas: 1, or narrow the subjects.",
-        )
+        text = "a stream of all subjects has one copy (10052)"
+        hint = "Write num_replicas: 1, or narrow the subjects."
+        yield Problem("JS157", "num_replicas", text, hint)
 
 
 def find_reserved(body: Body) -> str | None:
@@ -174,12 +139,8 @@ def _mapping(body: Body) -> Problems:
             else transform_problem(src, transform.get("dest") or "")
         )
         if why:
-            yield Problem(
-                "JS167",
-                "subject_transform",
-                f"subject_transform: {why} (10155, 10156)",
-                _TRANSFORM_HELP,
-            )
+            text = f"subject_transform: {why} (10155, 10156)"
+            yield Problem("JS167", "subject_transform", text, _TRANSFORM_HELP)
     if republish:
         yield from _republish(republish, body)
 
@@ -202,12 +163,8 @@ def _republish(republish: Body, body: Body) -> Problems:
         and not overlaps(transform["dest"], looped or "")
     )
     if looped is not None and not narrowed:
-        yield Problem(
-            "JS168",
-            "republish",
-            f'republish: "{dest}" is stored again by this stream, as {looped} (10052)',
-            "Use another prefix.",
-        )
+        text = f'republish: "{dest}" is stored again by this stream, as {looped} (10052)'
+        yield Problem("JS168", "republish", text, "Use another prefix.")
     elif dest and (why := transform_problem(src, dest)):
         yield Problem("JS168", "republish", f"republish: {why} (10052)", _TRANSFORM_HELP)
 
@@ -219,36 +176,21 @@ def _lengths(body: Body) -> Problems:
         for key, value in (body.get("metadata") or {}).items()
     )
     if size > _MAX_METADATA_BYTES:
-        yield Problem(
-            "JS169",
-            "metadata",
-            f"metadata is {size:,} bytes; the server takes {_MAX_METADATA_BYTES:,} (10052)",
-            "Keep documents elsewhere.",
-        )
+        text = f"metadata is {size:,} bytes; the server takes {_MAX_METADATA_BYTES:,} (10052)"
+        yield Problem("JS169", "metadata", text, "Keep documents elsewhere.")
 
 
 def _exclusions(body: Body) -> Problems:
     if (body.get("placement") or {}).get("preferred"):
-        yield Problem(
-            "JS158",
-            "placement",
-            "placement.preferred is refused in a configuration (10052)",
-            "Use tags. To move a leader: nats stream cluster step-down",
-        )
+        text = "placement.preferred is refused in a configuration (10052)"
+        hint = "Use tags. To move a leader: nats stream cluster step-down"
+        yield Problem("JS158", "placement", text, hint)
     if body.get("deny_purge") and body.get("allow_rollup_hdrs"):
-        yield Problem(
-            "JS160",
-            "allow_rollup_hdrs",
-            "allow_rollup_hdrs needs the right to purge (10052)",
-            "Remove deny_purge or allow_rollup_hdrs.",
-        )
+        text = "allow_rollup_hdrs needs the right to purge (10052)"
+        yield Problem("JS160", "allow_rollup_hdrs", text, "Remove deny_purge or allow_rollup_hdrs.")
     if body.get("allow_msg_schedules") and body.get("sources"):
-        yield Problem(
-            "JS162",
-            "allow_msg_schedules",
-            "a stream with sources cannot schedule messages (10187)",
-            "Remove one of them.",
-        )
+        text = "a stream with sources cannot schedule messages (10187)"
+        yield Problem("JS162", "allow_msg_schedules", text, "Remove one of them.")
 
 
 def _counter(body: Body) -> Problems:
@@ -260,12 +202,8 @@ def _counter(body: Body) -> Problems:
         "allow_msg_ttl": body.get("allow_msg_ttl"),
     }
     for field in (name for name, is_wrong in wrong.items() if is_wrong):
-        yield Problem(
-            "JS161",
-            field,
-            f"a counter stream cannot have {field}: {str(body[field]).lower()} (10052)",
-            "Remove it, or allow_msg_counter.",
-        )
+        text = f"a counter stream cannot have {field}: {str(body[field]).lower()} (10052)"
+        yield Problem("JS161", field, text, "Remove it, or allow_msg_counter.")
 
 
 def _async(body: Body) -> Problems:
@@ -277,13 +215,11 @@ def _async(body: Body) -> Problems:
         "allow_atomic": body.get("allow_atomic"),
     }
     for field in (name for name, is_wrong in wrong.items() if is_wrong):
-        yield Problem(
-            "JS163",
-            field,
+        text = (
             "persist_mode: async cannot be combined with"
-            f" {field}: {str(body[field]).lower()} (10052)",
-            "Remove one of them.",
+            f" {field}: {str(body[field]).lower()} (10052)"
         )
+        yield Problem("JS163", field, text, "Remove one of them.")
 
 
 _STREAM_CHECKS: Final = Checks(

@@ -29,12 +29,8 @@ def check_origins(body: Body) -> Problems:
             and not origin.get("external")
             and not origin.get("domain")
         ):
-            yield Problem(
-                "JS152",
-                field,
-                f"{field}: {origin['name']} would copy itself (10052)",
-                "Name another stream, or its `domain:`.",
-            )
+            text = f"{field}: {origin['name']} would copy itself (10052)"
+            yield Problem("JS152", field, text, "Name another stream, or its `domain:`.")
         yield from _external(field, origin.get("external") or {})
         yield from _consumer(field, origin)
     yield from _duplicates(body)
@@ -43,20 +39,14 @@ def check_origins(body: Body) -> Problems:
 def _filters(field: str, origin: Body) -> Problems:
     mirror, transforms = field == "mirror", origin.get("subject_transforms") or []
     if origin.get("filter_subject") and transforms:
-        yield Problem(
-            "JS151",
-            field,
+        text = (
             f"{field}: an origin has either filter_subject or subject_transforms"
-            f" ({10150 if mirror else 10144})",
-            "A transform's `src` filters too; keep the transforms.",
+            f" ({10150 if mirror else 10144})"
         )
+        yield Problem("JS151", field, text, "A transform's `src` filters too; keep the transforms.")
     if origin.get("filter_subject") and not is_valid(origin["filter_subject"]):
-        yield Problem(
-            "JS151",
-            field,
-            f'{field}: "{origin["filter_subject"]}" is not a subject (10049)',
-            "Correct filter_subject.",
-        )
+        text = f'{field}: "{origin["filter_subject"]}" is not a subject (10049)'
+        yield Problem("JS151", field, text, "Correct filter_subject.")
     for transform in transforms:
         if why := transform_problem(transform.get("src") or "", transform.get("dest") or ""):
             detail = (
@@ -71,12 +61,8 @@ def _filters(field: str, origin: Body) -> Problems:
     )
     if pair is not None:
         err = 10152 if mirror else 10147
-        yield Problem(
-            "JS151",
-            field,
-            f'{field}: the filters "{pair[0]}" and "{pair[1]}" overlap ({err})',
-            "Keep the wider one.",
-        )
+        text = f'{field}: the filters "{pair[0]}" and "{pair[1]}" overlap ({err})'
+        yield Problem("JS151", field, text, "Keep the wider one.")
 
 
 def _is_nested(one: str, other: str) -> bool:
@@ -88,19 +74,12 @@ def _is_nested(one: str, other: str) -> bool:
 def _external(field: str, external: Body) -> Problems:
     api, deliver = external.get("api") or "", external.get("deliver") or ""
     if api == "$JS.API" or api.startswith("$JS.API."):
-        yield Problem(
-            "JS165",
-            field,
-            f"{field}: external.api {api} overlaps with $JS.API (10021)",
-            "Write `domain:`, or $JS.<domain>.API; without a domain it needs an import.",
-        )
+        text = f"{field}: external.api {api} overlaps with $JS.API (10021)"
+        hint = "Write `domain:`, or $JS.<domain>.API; without a domain it needs an import."
+        yield Problem("JS165", field, text, hint)
     if deliver and not is_literal(deliver):
-        yield Problem(
-            "JS165",
-            field,
-            f"{field}: external.deliver {deliver} has wildcards (10024)",
-            "Write the prefix without them.",
-        )
+        text = f"{field}: external.deliver {deliver} has wildcards (10024)"
+        yield Problem("JS165", field, text, "Write the prefix without them.")
 
 
 def _consumer(field: str, origin: Body) -> Problems:
@@ -117,12 +96,8 @@ def _consumer(field: str, origin: Body) -> Problems:
         yield Problem("JS166", field, text, "Name the consumer that the origin's owner made.")
     for name in ("opt_start_seq", "opt_start_time", "filter_subject"):
         if origin.get(name):
-            yield Problem(
-                "JS166",
-                field,
-                f"{field}: {name} cannot be combined with consumer ({err})",
-                "The consumer has that; remove it here.",
-            )
+            text = f"{field}: {name} cannot be combined with consumer ({err})"
+            yield Problem("JS166", field, text, "The consumer has that; remove it here.")
 
 
 def _duplicates(body: Body) -> Problems:
@@ -131,22 +106,14 @@ def _duplicates(body: Body) -> Problems:
         key = (origin.get("domain"), origin_key({"name": "", **origin}))
         if key in seen:
             where = f" in domain {origin['domain']}" if origin.get("domain") else ""
-            yield Problem(
-                "JS152",
-                "sources",
-                f"sources: {origin.get('name')}{where} is listed twice (10140)",
-                "Remove one, or give them different filters.",
-            )
+            text = f"sources: {origin.get('name')}{where} is listed twice (10140)"
+            yield Problem("JS152", "sources", text, "Remove one, or give them different filters.")
         elif (name := (origin.get("consumer") or {}).get("name")) is not None:
             api = (origin.get("external") or {}).get("api")
             reader = (origin.get("domain"), api, origin.get("name"), name)
             if reader in consumers:
-                yield Problem(
-                    "JS166",
-                    "sources",
-                    f"sources: two read consumer {name} of {origin.get('name')} (10216)",
-                    "Make a consumer for each source.",
-                )
+                text = f"sources: two read consumer {name} of {origin.get('name')} (10216)"
+                yield Problem("JS166", "sources", text, "Make a consumer for each source.")
             consumers.add(reader)
         seen.add(key)
 
@@ -187,11 +154,9 @@ def _token_problem(token: str, wildcards: int) -> str | None:
     if indexes is None:
         return f"{token} has the wrong arguments"
     uses_wildcards = name not in ("partition", "random")
-    return (
-        _wildcard_problem(token)
-        if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards)
-        else None
-    )
+    if any(i > wildcards for i in indexes) or (uses_wildcards and not wildcards):
+        return _wildcard_problem(token)
+    return None
 
 
 def _wildcard_problem(token: str) -> str:
@@ -208,11 +173,9 @@ def _two_arguments(arguments: list[str]) -> list[int] | None:
 
 
 def _split_arguments(arguments: list[str]) -> list[int] | None:
-    return (
-        _parse_numbers(arguments[:1])
-        if len(arguments) == 2 and not re.search(r"[ .]", arguments[1])
-        else None
-    )
+    if len(arguments) == 2 and not re.search(r"[ .]", arguments[1]):
+        return _parse_numbers(arguments[:1])
+    return None
 
 
 def _partition_arguments(arguments: list[str]) -> list[int] | None:
@@ -225,11 +188,9 @@ def _random_arguments(arguments: list[str]) -> list[int] | None:
 
 
 def _parse_numbers(arguments: list[str]) -> list[int] | None:
-    return (
-        [int(text) for text in arguments]
-        if all(_NUMBER.fullmatch(text) for text in arguments)
-        else None
-    )
+    if all(_NUMBER.fullmatch(text) for text in arguments):
+        return [int(text) for text in arguments]
+    return None
 
 
 #: The wildcards that the arguments name, or None for arguments that the function rejects.

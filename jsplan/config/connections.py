@@ -40,12 +40,8 @@ def read_connections(
     for key, node in parsing.read_mapping(section, "`connections`", findings):
         assert section is not None
         if not NAME_PATTERN.fullmatch(key):
-            findings.error(
-                "JS131",
-                section.key_place(key),
-                f'"{key}" is not a name for a connection',
-                "Use letters, digits, - and _.",
-            )
+            text = f'"{key}" is not a name for a connection'
+            findings.error("JS131", section.key_place(key), text, "Use letters, digits, - and _.")
         elif node.value is None:
             out[key] = Connection(key, range=source_range(section.key_place(key)))
         elif (found := _read_connection(key, node, environ, findings)) is not None:
@@ -119,27 +115,15 @@ def _template(node: Node | None) -> str:
 
 def _check_login(key: str, node: Node, findings: Findings) -> None:
     if node.is_given("url") and node.is_given("context"):
-        findings.error(
-            "JS120",
-            node,
-            f"connection {key} names both a url and a context",
-            "Keep one; a context holds its own URL and credentials.",
-        )
+        hint = "Keep one; a context holds its own URL and credentials."
+        findings.error("JS120", node, f"connection {key} names both a url and a context", hint)
     logins = [name for name in ("user", "token", "creds", "nkey") if node.is_given(name)]
     if len(logins) > 1:
-        findings.error(
-            "JS120",
-            node,
-            f"connection {key} names {len(logins)} ways to log in: {', '.join(logins)}",
-            "Keep one.",
-        )
+        text = f"connection {key} names {len(logins)} ways to log in: {', '.join(logins)}"
+        findings.error("JS120", node, text, "Keep one.")
     if node.is_given("password") and not node.is_given("user"):
-        findings.error(
-            "JS120",
-            node,
-            f"connection {key} has a password and no user",
-            "Add `user:`, or use `token:`.",
-        )
+        text = f"connection {key} has a password and no user"
+        findings.error("JS120", node, text, "Add `user:`, or use `token:`.")
 
 
 def _check_url(key: str, node: Node | None, findings: Findings) -> None:
@@ -149,9 +133,5 @@ def _check_url(key: str, node: Node | None, findings: Findings) -> None:
         if node is not None and (
             what := url_problem(node, url if "://" in url else f"nats://{url}", _SCHEMES)
         ):
-            findings.error(
-                "JS130",
-                node,
-                f"`url` of connection {key}: {what}",
-                "Write nats://HOST:PORT, or tls://, ws://, wss://.",
-            )
+            text = f"`url` of connection {key}: {what}"
+            findings.error("JS130", node, text, "Write nats://HOST:PORT, or tls://, ws://, wss://.")

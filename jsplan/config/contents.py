@@ -13,7 +13,7 @@ from jsplan.address import Address, Kind
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.findings import Findings, is_placeholder
 from jsplan.config.interpolate import Scope
-from jsplan.config.kv_entries import KvEntryReader, is_secret
+from jsplan.config.kv_entries import KvEntryReader
 from jsplan.config.model import ContentFile, DeclaredResource, Domain, Lifecycle, PrunedPrefix
 from jsplan.config.node import Node, Place, source_range, without_keys
 from jsplan.config.sections import Reading, Section
@@ -98,13 +98,9 @@ def check_linked_parents(
             continue  # it has a finding
         own, place = domains[parent.domain], declared[parent].range
         if own.api_prefix != (f"$JS.{own.js_domain}.API" if own.js_domain else "$JS.API"):
-            findings.error(
-                "JS139",
-                place,
-                f"{parent} is in another account, where no message for it can be published",
-                "Declare what it holds in a domain of that account.",
-                str(parent),
-            )
+            text = f"{parent} is in another account, where no message for it can be published"
+            hint = "Declare what it holds in a domain of that account."
+            findings.error("JS139", place, text, hint, str(parent))
         subjects = [content_subject(child) for child in children]
         for other, found in declared.items():
             if (
@@ -113,13 +109,9 @@ def check_linked_parents(
                 and domains[other.domain].connection == own.connection
                 and any(is_covered(subject, _subjects_of(found)) for subject in subjects)
             ):
-                findings.error(
-                    "JS139",
-                    place,
-                    f"{parent} and {other} would store each other's messages",
-                    "Give them different names or subjects: their domains may be linked.",
-                    str(parent),
-                )
+                text = f"{parent} and {other} would store each other's messages"
+                hint = "Give them different names or subjects: their domains may be linked."
+                findings.error("JS139", place, text, hint, str(parent))
                 break
 
 
@@ -214,12 +206,8 @@ class ObjectReader(KvEntryReader):
             findings.error("JS100", at, text, "Correct the path, or its permissions.")
             return None
         if self._total > MAX_BYTES:
-            findings.error(
-                "JS148",
-                at,
-                f"the files of objects have more than {MAX_BYTES >> 30} GiB in all",
-                "Each plan reads all of them. Split the workspace.",
-            )
+            text = f"the files of objects have more than {MAX_BYTES >> 30} GiB in all"
+            findings.error("JS148", at, text, "Each plan reads all of them. Split the workspace.")
             return None
         return f"sha256:{digest.hexdigest()}", size
 
@@ -254,31 +242,17 @@ class ScheduleReader(KvEntryReader):
         for problem, hint in _find_problems(bucket, key, fields, node):
             if not findings.is_misspelt(node, *WHEN, TARGET):
                 findings.error("JS138", node, f"{what} {problem}", hint, str(bucket.address))
-        content, hidden = self._read_payload(key, node, values["file"]) or (b"", False)
+        payload, file = node.get("payload"), node.get("file")
+        content: bytes | None = b""
+        hidden = False
+        if node.is_given("payload") or node.is_given("file"):
+            value = payload or node.value["file"]
+            found = self._read_content(key, value, file, values["file"])
+            content, hidden = found if found is not None else (content, hidden)
         settings, sensitive = self._read_lifecycle(values["lifecycle"]), values["sensitive"]
         self._declare(
             bucket, key, content, at, settings, sensitive=sensitive or hidden, fields=fields
         )
-
-    def _read_payload(
-        self, key: str, node: Node, path: Path | None
-    ) -> tuple[bytes | None, bool] | None:
-        """Read the payload and whether plans may not show it; None after a finding.
-
-        The payload itself is None where it needs an environment variable that is not set.
-        """
-        payload, file = node.get("payload"), node.get("file")
-        if file is not None and file.value is not None:
-            content = self._read_file(path, file.place) if path is not None else None
-            if content is None or path is None:
-                return None
-            return content, file.secret or not self.files.shown.may_show(path)
-        if payload is None or payload.value is None:
-            return b"", False
-        if payload.unknown:
-            return None, True
-        encoded = self._encode(key, payload)
-        return None if encoded is None else (encoded, is_secret(payload))
 
 
 def _find_problems(

@@ -62,13 +62,8 @@ class CopyOfResolver:
         node = entry.get("copy_of")
         target = self._read_target(node) if node is not None and node.value is not None else None
         if target is not None and entry.get("config_file") is not None:
-            self._findings.error(
-                "JS146",
-                entry.value["copy_of"],
-                f"{address} has two bases, `copy_of` and `config_file`",
-                "Keep one.",
-                str(address),
-            )
+            text = f"{address} has two bases, `copy_of` and `config_file`"
+            self._findings.error("JS146", entry.value["copy_of"], text, "Keep one.", str(address))
             return False
         if target is not None:
             self._waiting[address] = _CopyEntry(target, entry, finish)
@@ -81,20 +76,12 @@ class CopyOfResolver:
         try:
             address = Address.parse(text)
         except ValueError as error:
-            self._findings.error(
-                "JS146",
-                node,
-                f"`copy_of`: {error}",
-                "Write the address of one stream, as in hub/stream/ORDERS.",
-            )
+            hint = "Write the address of one stream, as in hub/stream/ORDERS."
+            self._findings.error("JS146", node, f"`copy_of`: {error}", hint)
             return None
         if address.kind != "stream" or is_glob(text):
-            self._findings.error(
-                "JS146",
-                node,
-                f'`copy_of`: "{text}" is not one stream',
-                "Write the address of a stream that is declared.",
-            )
+            hint = "Write the address of a stream that is declared."
+            self._findings.error("JS146", node, f'`copy_of`: "{text}" is not one stream', hint)
             return None
         return address
 
@@ -123,13 +110,9 @@ class CopyOfResolver:
 
     def _report_cycle(self, chain: tuple[Address, ...], copy: _CopyEntry) -> None:
         named = " → ".join(map(str, (*chain[chain.index(copy.target) :], copy.target)))
-        self._findings.error(
-            "JS146",
-            copy.copy_of_node,
-            f"`copy_of` forms a cycle: {named}",
-            "Write the whole configuration in one of them, without `copy_of`.",
-            str(chain[-1]),
-        )
+        text = f"`copy_of` forms a cycle: {named}"
+        hint = "Write the whole configuration in one of them, without `copy_of`."
+        self._findings.error("JS146", copy.copy_of_node, text, hint, str(chain[-1]))
 
     def _base_layers(
         self, address: Address, copy: _CopyEntry, declared: Mapping[Address, DeclaredResource]
@@ -142,23 +125,16 @@ class CopyOfResolver:
             detail = (
                 f"A copy needs a stream that is declared.{did_you_mean(str(copy.target), known)}"
             )
-            self._findings.error(
-                "JS146",
-                copy.copy_of_node,
-                f"`copy_of` names {copy.target}, which is in no file",
-                detail,
-                str(address),
-            )
+            text = f"`copy_of` names {copy.target}, which is in no file"
+            self._findings.error("JS146", copy.copy_of_node, text, detail, str(address))
             return
         if base.body.get("subjects") and not any(key in copy.entry.value for key in _INPUT_FIELDS):
-            self._findings.error(
-                "JS146",
-                copy.copy_of_node,
-                f"a copy of {copy.target} needs `subjects` of its own",
+            text = f"a copy of {copy.target} needs `subjects` of its own"
+            hint = (
                 "Everything else is inherited; one subject is stored by one stream."
-                " Add `subjects:`, or a `mirror:` of it.",
-                str(address),
+                " Add `subjects:`, or a `mirror:` of it."
             )
+            self._findings.error("JS146", copy.copy_of_node, text, hint, str(address))
         places = base.ranges
         taken = (
             [_inherited_layer(layer, copy.target.domain, address.domain) for layer in places.layers]
@@ -233,21 +209,13 @@ def read_config_file(kind: Kind, node: Node, name: Node, files: WorkspaceFiles) 
     document = files.parse_file(path, node.place)
     if document is None:
         if files.is_empty(path):
-            files.findings.error(
-                "JS135",
-                node,
-                f"{node.value} is empty",
-                "Write the configuration into it, or remove `config_file`.",
-            )
+            hint = "Write the configuration into it, or remove `config_file`."
+            files.findings.error("JS135", node, f"{node.value} is empty", hint)
         return None
     config = document.get("config") or document
     if not isinstance(config.value, dict):
-        files.findings.error(
-            "JS135",
-            config,
-            f"{node.value} holds no configuration",
-            "It is a mapping, an `info --json` document, or {stream_name, config}.",
-        )
+        hint = "It is a mapping, an `info --json` document, or {stream_name, config}."
+        files.findings.error("JS135", config, f"{node.value} holds no configuration", hint)
         return None
     known = (
         *TABLES[kind].by_name,

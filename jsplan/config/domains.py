@@ -43,12 +43,8 @@ def expand_domain_keys(section: Node, findings: Findings) -> Node:
             if name != key and name in section.value:
                 continue
             if name in values:
-                findings.error(
-                    "JS110",
-                    place,
-                    f"domain {name} is in two ranges",
-                    f"It is also at {source_range(keys[name])}; let one of them end before.",
-                )
+                hint = f"It is also at {source_range(keys[name])}; let one of them end before."
+                findings.error("JS110", place, f"domain {name} is in two ranges", hint)
             values[name], keys[name] = node, place
     return make_mapping(section.place, values, keys)
 
@@ -60,12 +56,8 @@ def _expand_names(key: str, place: Place, findings: Findings) -> list[str]:
         findings.error("JS121", place, f'"{key}" {error}', "Write a range as in store-{001..200}.")
         return []
     if not all(NAME_PATTERN.fullmatch(name) for name in found):
-        findings.error(
-            "JS121",
-            place,
-            f'"{key}" is not a name for a domain',
-            "Use letters, digits, - and _; a range is written {001..200}.",
-        )
+        hint = "Use letters, digits, - and _; a range is written {001..200}."
+        findings.error("JS121", place, f'"{key}" is not a name for a domain', hint)
         return []
     return found
 
@@ -130,12 +122,8 @@ class DomainBuilder:
                 )
             }
         connection = next(iter(self.connections), IMPLIED_CONNECTION)
-        self.findings.error(
-            "JS126",
-            document,
-            "the workspace has no domains",
-            _DOMAIN_HELP % (connection, connection),
-        )
+        text = "the workspace has no domains"
+        self.findings.error("JS126", document, text, _DOMAIN_HELP % (connection, connection))
         return {}
 
     def _imply_connection(self, entries: Node | None) -> None:
@@ -186,11 +174,9 @@ class DomainBuilder:
     def _require_known(self, key: str | None, node: Node, field: str) -> str | None:
         """Report a connection that is not declared."""
         if key is not None and key not in self.connections:
+            text = f'there is no connection "{key}"'
             self.findings.error(
-                "JS122",
-                node.value[field],
-                f'there is no connection "{key}"',
-                list_known("connections", self.connections, key),
+                "JS122", node.value[field], text, list_known("connections", self.connections, key)
             )
         return key
 
@@ -221,12 +207,9 @@ class DomainBuilder:
                 if other is None
                 else f"domain {other.key} is itself the same as another"
             )
-            self.findings.error(
-                "JS122",
-                domain.range,
-                f"`same_as` of domain {domain.key}: {why}",
-                f"Name a domain without `same_as`.{did_you_mean(domain.same_as or '', domains)}",
-            )
+            text = f"`same_as` of domain {domain.key}: {why}"
+            hint = f"Name a domain without `same_as`.{did_you_mean(domain.same_as or '', domains)}"
+            self.findings.error("JS122", domain.range, text, hint)
             return replace(domain, same_as=None) if other is None else domain
         if domain.js_domain == domain.key:  # the default: both have the server's own name
             return replace(domain, js_domain=other.js_domain)
@@ -237,13 +220,11 @@ class DomainBuilder:
             f"domains {first} and {domain.key} are the same JetStream:"
             f" {domain.api_prefix} over connection {domain.connection}"
         )
-        self.findings.error(
-            "JS123",
-            domain.range,
-            summary,
+        hint = (
             f"Correct one of them, or add `same_as: {first}`"
-            f" if {domain.key} is another connection to it.",
+            f" if {domain.key} is another connection to it."
         )
+        self.findings.error("JS123", domain.range, summary, hint)
 
 
 def read_imports(

@@ -30,20 +30,14 @@ def choose_environment(
     asked = asked or (of_shell if names else None)
     if asked is None:
         if names:
-            findings.error(
-                "JS117",
-                section,
-                "an environment must be chosen",
-                f"Pass -e NAME or set JSPLAN_ENV. {list_known('environments', names)}",
-            )
+            hint = f"Pass -e NAME or set JSPLAN_ENV. {list_known('environments', names)}"
+            findings.error("JS117", section, "an environment must be chosen", hint)
         return None
     if asked not in names:
         none = "The workspace has no `environments:`. Remove -e."
+        text = f'there is no environment "{asked}"'
         findings.error(
-            "JS117",
-            section,
-            f'there is no environment "{asked}"',
-            list_known("environments", names, asked) if names else none,
+            "JS117", section, text, list_known("environments", names, asked) if names else none
         )
     return asked
 
@@ -58,11 +52,9 @@ def read_environment_names(
     wanted = parsing.read_texts(node, "`environments`", findings)
     for name in wanted:
         if node is not None and name not in environments:
-            there = (
-                list_known("environments", environments)
-                if environments
-                else "The workspace has no `environments:`."
-            )
+            there = "The workspace has no `environments:`."
+            if environments:
+                there = list_known("environments", environments)
             findings.error("JS118", node, f'there is no environment "{name}"', there)
     return list(wanted)
 
@@ -109,13 +101,11 @@ def _overlay_section(section: str, base: Node | None, over: Node, findings: Find
 def _superseded_keys(over: object) -> Collection[str]:
     if not isinstance(over, dict):
         return ()
-    return (
-        _URL_KEYS
-        if over.get("context") is not None
-        else ("context",)
-        if over.get("url") is not None
-        else ()
-    )
+    if over.get("context") is not None:
+        return _URL_KEYS
+    if over.get("url") is not None:
+        return ("context",)
+    return ()
 
 
 def _drop_keys(connections: Node, name: str, dropped: Collection[str]) -> Node:

@@ -97,10 +97,6 @@ class DomainSelectors:
         """The keys of all domains but those with `same_as`."""
         return self._own
 
-    def is_domain(self, name: str) -> bool:
-        """Check whether the text is the exact name of a domain."""
-        return name in self._domains
-
     def _read_term(self, node: Node) -> str | None:
         if isinstance(node.value, str) and node.value not in ("", "!"):
             return node.value
@@ -131,27 +127,17 @@ class DomainSelectors:
             labels = {
                 _LABEL + label for domain in self._domains.values() for label in domain.labels
             }
-            self._findings.warning(
-                "JS124",
-                node,
-                f"no domain has the label of {text}",
-                f"Labels are given under `domains:`.{did_you_mean(text, labels)}",
-            )
+            hint = f"Labels are given under `domains:`.{did_you_mean(text, labels)}"
+            self._findings.warning("JS124", node, f"no domain has the label of {text}", hint)
         elif is_pattern(text):
-            self._findings.warning(
-                "JS124",
-                node,
-                f'"{text}" matches no domain',
-                f"Known domains: {_format_domains(self._domains)}.",
-            )
+            hint = f"Known domains: {_format_domains(self._domains)}."
+            self._findings.warning("JS124", node, f'"{text}" matches no domain', hint)
         else:
-            self._findings.error(
-                "JS122",
-                node,
-                f'there is no domain "{text}"',
+            hint = (
                 f"Known domains: {_format_domains(self._domains)}."
-                f"{did_you_mean(text, self._domains)}",
+                f"{did_you_mean(text, self._domains)}"
             )
+            self._findings.error("JS122", node, f'there is no domain "{text}"', hint)
 
 
 def choose_only_domain(entry: Node, own: Sequence[str], findings: Findings) -> Sequence[str]:
@@ -162,12 +148,8 @@ def choose_only_domain(entry: Node, own: Sequence[str], findings: Findings) -> S
     if len(own) == 1:
         return own
     if own and not findings.is_misspelt(entry, "domain"):
-        findings.error(
-            "JS127",
-            entry,
-            "the domain is missing, and there are several",
-            "Add `domain:` here, or `defaults: {domain: …}`.",
-        )
+        text = "the domain is missing, and there are several"
+        findings.error("JS127", entry, text, "Add `domain:` here, or `defaults: {domain: …}`.")
     return [findings.make_placeholder()]
 
 
@@ -191,8 +173,6 @@ def _is_glob(text: str) -> bool:
 
 def _format_domains(domains: Mapping[str, Domain]) -> str:
     shown = list(domains)[:8]
-    return (
-        ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "")
-        if shown
-        else "none"
-    )
+    if shown:
+        return ", ".join(shown) + (f" and {len(domains) - 8} more" if len(domains) > 8 else "")
+    return "none"

@@ -111,22 +111,15 @@ class WorkspaceFiles:
                 if is_folder(self.root)
                 else f"{self.root} is not a folder"
             )
-            self.findings.error(
-                "JS100",
-                None,
-                problem,
-                "Go to the workspace's folder, name it with -C, or make one with `jsplan init`.",
-            )
+            hint = "Go to the workspace's folder, name it with -C, or make one with `jsplan init`."
+            self.findings.error("JS100", None, problem, hint)
             return None
         main = self.parse_file(path, named_by_user=True)
         if main is None:
             if self.is_empty(path):
-                self.findings.error(
-                    "JS102",
-                    (self.source_of(path), 0, 0),
-                    f"{MAIN_FILE} is empty",
-                    "Begin it with `jsplan: 1` and `workspace: NAME`.",
-                )
+                text = f"{MAIN_FILE} is empty"
+                hint = "Begin it with `jsplan: 1` and `workspace: NAME`."
+                self.findings.error("JS102", (self.source_of(path), 0, 0), text, hint)
             return None
         if not self._is_workspace(main, MAIN_FILE):
             return None
@@ -137,12 +130,9 @@ class WorkspaceFiles:
         for path in self._find_includes(main):
             node = self.parse_file(path)
             if node is None and self.is_empty(path):
-                self.findings.warning(
-                    "JS102",
-                    (self.source_of(path), 0, 0),
-                    f"{self.source_of(path).shown} is empty",
-                    "Remove it, or write something into it.",
-                )
+                text = f"{self.source_of(path).shown} is empty"
+                hint = "Remove it, or write something into it."
+                self.findings.warning("JS102", (self.source_of(path), 0, 0), text, hint)
             elif node is not None and self._is_workspace(node, self.source_of(path).shown):
                 out.append(node)
         return out
@@ -198,29 +188,18 @@ class WorkspaceFiles:
         elif glob.has_magic(pattern):
             paths = find_matches(self.root, pattern)
             if paths is None:
-                self.findings.error(
-                    "JS109",
-                    node,
-                    f'"{pattern}" searches too much outside of the workspace',
-                    "There use no ** and at most one folder with a wildcard, as in ../*/a.yaml.",
-                )
+                text = f'"{pattern}" searches too much outside of the workspace'
+                hint = "There use no ** and at most one folder with a wildcard, as in ../*/a.yaml."
+                self.findings.error("JS109", node, text, hint)
             elif not paths:
-                self.findings.warning(
-                    "JS109",
-                    node,
-                    f'"{pattern}" matches no file',
-                    "Paths are relative to jsplan.yaml.",
-                )
+                text = f'"{pattern}" matches no file'
+                self.findings.warning("JS109", node, text, "Paths are relative to jsplan.yaml.")
             found |= dict.fromkeys(paths or ())
         elif is_file(self.root / pattern):
-            found[_normalize_path(self.root / pattern)] = None
+            found[Path(os.path.normpath(self.root / pattern))] = None
         else:
-            self.findings.error(
-                "JS109",
-                node,
-                f'there is no file "{pattern}"',
-                "Paths are relative to jsplan.yaml; patterns such as streams/*.yaml work too.",
-            )
+            hint = "Paths are relative to jsplan.yaml; patterns such as streams/*.yaml work too."
+            self.findings.error("JS109", node, f'there is no file "{pattern}"', hint)
 
     def _merge_files(self, main: Node, others: list[Node]) -> Node:
         document = make_mapping(main.place, {}, {})
@@ -245,12 +224,9 @@ class WorkspaceFiles:
             return False
         if key in _MAIN_ONLY_KEYS and not is_main:
             if key != "jsplan":
-                self.findings.error(
-                    "JS105",
-                    node.key_place(key),
-                    f"`{key}` is allowed in {MAIN_FILE} only",
-                    "Remove it from the included file.",
-                )
+                text = f"`{key}` is allowed in {MAIN_FILE} only"
+                detail = "Remove it from the included file."
+                self.findings.error("JS105", node.key_place(key), text, detail)
             return False
         return True
 
@@ -275,10 +251,6 @@ class WorkspaceFiles:
         elif value.value is not None:
             first = source_range(into.key_place(key))
             self.findings.declared_twice(place, f'"{key}"', first)
-
-
-def _normalize_path(path: Path) -> Path:
-    return Path(os.path.normpath(path))
 
 
 def overlay(base: Node | None, over: Node, depth: int) -> Node:

@@ -115,12 +115,8 @@ class Findings:
         """
         holds_more = expected.startswith(("a mapping", "a list"))
         found = type_name(node) if holds_more else describe_node(node)
-        self.error(
-            "JS104",
-            node,
-            f"{what} must be {expected}, not {found}",
-            _TYPE_HELP.get(expected, f"Write {expected}."),
-        )
+        text = f"{what} must be {expected}, not {found}"
+        self.error("JS104", node, text, _TYPE_HELP.get(expected, f"Write {expected}."))
 
     def no_known_keys(self, code: str, node: Node, summary: str, known: Collection[str]) -> bool:
         """Report a file whose keys are all unknown, and return True.

@@ -69,12 +69,9 @@ def _resolve_children(node: Node, scope: Scope, findings: Findings, known: dict[
 def _unescape_key(key: str, node: Node, findings: Findings) -> str:
     """Return a key with `$${` as `${`; report any reference in it."""
     if any(match[0] != "$${" for match in _REFERENCE.finditer(key)):
-        findings.error(
-            "JS113",
-            node.key_place(key),
-            f'"{key}" is a key; ${{…}} works in values only',
-            "Write the key out, with $${ for a literal ${.",
-        )
+        text = f'"{key}" is a key; ${{…}} works in values only'
+        hint = "Write the key out, with $${ for a literal ${."
+        findings.error("JS113", node.key_place(key), text, hint)
         return key
     return key.replace("$${", "${")
 
@@ -151,12 +148,8 @@ def _embed(found: Node, reference: str, at: Node, findings: Findings) -> str:
             if isinstance(found.value, list)
             else "a mapping"
         )
-        findings.error(
-            "JS113",
-            at,
-            f"{reference} is {kind} and cannot be put inside text",
-            f"Write {reference} as the whole value.",
-        )
+        text = f"{reference} is {kind} and cannot be put inside text"
+        findings.error("JS113", at, text, f"Write {reference} as the whole value.")
         return ""
     return found.raw
 
@@ -197,12 +190,8 @@ def _resolve_domain(
     key: str, dotted: bool, at: Node, scope: Scope, findings: Findings
 ) -> Node | None:
     if scope.domain is None:
-        findings.error(
-            "JS111",
-            at,
-            "${domain} has no meaning here",
-            "It is the domain of a resource; use it in a resource's fields.",
-        )
+        hint = "It is the domain of a resource; use it in a resource's fields."
+        findings.error("JS111", at, "${domain} has no meaning here", hint)
         return None
     if not dotted:
         return Node(at.place, scope.domain, scope.domain)
@@ -220,23 +209,15 @@ def _resolve_domain(
 
 def _resolve_env(key: str, at: Node, scope: Scope, findings: Findings) -> Node | None:
     if scope.environ is None:
-        findings.error(
-            "JS112",
-            at,
-            f"${{env.{key}}} is not allowed here",
-            f"It works in connections, backend and sinks; use ${{var.{key.lower()}}} instead.",
-        )
+        hint = f"It works in connections, backend and sinks; use ${{var.{key.lower()}}} instead."
+        findings.error("JS112", at, f"${{env.{key}}} is not allowed here", hint)
         return None
     value = scope.environ.get(key)
     if not value and scope.allow_unset:
         return make_unknown(at.place)
     if value is None:
-        findings.error(
-            "JS111",
-            at,
-            f"the environment variable {key} is not set",
-            f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}",
-        )
+        hint = f"Set it before jsplan runs.{did_you_mean(key, scope.environ)}"
+        findings.error("JS111", at, f"the environment variable {key} is not set", hint)
         return None
     found = Node(at.place, value, value)
     found.secret, found.template = True, f"${{env.{key}}}"

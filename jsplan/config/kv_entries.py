@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -16,7 +16,7 @@ from jsplan.config import lifecycle, parsing
 from jsplan.config.files import WorkspaceFiles
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import DeclaredResource, Lifecycle, PrunedPrefix
-from jsplan.config.node import Node, Place, make_mapping, source_range, to_plain
+from jsplan.config.node import Node, Place, children, make_mapping, source_range, to_plain
 from jsplan.config.read import read_bytes
 from jsplan.config.secret_fields import mark_secret
 from jsplan.config.sections import Reading, Section
@@ -73,22 +73,14 @@ class KvEntryReader(Struct):
         findings = self.files.findings
         inline = self.keys[0]
         if bucket.body.get("mirror") and any(node.is_given(key) for key in self.keys):
-            findings.error(
-                "JS138",
-                node,
-                f"{bucket.address} mirrors another bucket, which alone takes writes",
-                f"Declare the {inline} where its origin is declared.",
-                str(bucket.address),
-            )
+            text = f"{bucket.address} mirrors another bucket, which alone takes writes"
+            hint = f"Declare the {inline} where its origin is declared."
+            findings.error("JS138", node, text, hint, str(bucket.address))
             return
         if bucket.body.get("sealed") and any(node.is_given(key) for key in self.keys):
-            findings.error(
-                "JS138",
-                node,
-                f"{bucket.address} is sealed, and takes no writes",
-                f"Remove the {inline}, or `sealed`.",
-                str(bucket.address),
-            )
+            text = f"{bucket.address} is sealed, and takes no writes"
+            hint = f"Remove the {inline}, or `sealed`."
+            findings.error("JS138", node, text, hint, str(bucket.address))
             return
         entries = node.get(inline)
         for key, item in parsing.read_mapping(entries, f"`{inline}`", findings):
@@ -119,6 +111,8 @@ class KvEntryReader(Struct):
     def _read_entry(self, bucket: DeclaredResource, key: str, node: Node, at: Place) -> None:
         findings, settings, value = self.files.findings, Lifecycle(), node
         sensitive, fields = False, dict[str, Any]()
+        file: Node | None = None
+        path: Path | None = None
         if isinstance(node.value, dict) and node.value.keys() & {"value", "file"}:
             values = KV_VALUE.read(node, Reading(findings), f"entry {key}")
             if values is None:
@@ -133,27 +127,32 @@ class KvEntryReader(Struct):
                     "JS138", node, f"entry {key} has both `value` and `file`", "Keep one."
                 )
                 return
-            file = node.get("file")
+            file, path = node.get("file"), values["file"]
             if file is not None and file.value is None and not node.is_given("value"):
                 findings.error("JS104", node, f"entry {key} has no value", _EMPTY)
                 return
-            if file is not None and file.value is not None:
-                path = values["file"]
-                content = self._read_file(path, file.place) if path is not None else None
-                if content is not None and path is not None:
-                    hidden = sensitive or file.secret or not self.files.shown.may_show(path)
-                    self._declare(
-                        bucket, key, content, at, settings, sensitive=hidden, fields=fields
-                    )
-                return
             value = node.value.get("value") or node.value["file"]
+        if (found := self._read_content(key, value, file, path)) is not None:
+            hidden = sensitive or found[1]
+            self._declare(bucket, key, found[0], at, settings, sensitive=hidden, fields=fields)
+
+    def _read_content(
+        self, key: str, value: Node, file: Node | None, path: Path | None
+    ) -> tuple[bytes | None, bool] | None:
+        """Return a value or that of its file, and whether plans may not show it.
+
+        The value itself is None where it needs an environment variable that is not set. The whole
+        is None after a finding.
+        """
+        if file is not None and file.value is not None:
+            content = self._read_file(path, file.place) if path is not None else None
+            if content is None or path is None:
+                return None
+            return content, file.secret or not self.files.shown.may_show(path)
         if value.unknown:
-            self._declare(bucket, key, None, at, settings, sensitive=True, fields=fields)
-            return
-        content = self._encode(key, value)
-        if content is not None:
-            hidden = is_secret(value) or sensitive
-            self._declare(bucket, key, content, at, settings, sensitive=hidden, fields=fields)
+            return None, True
+        encoded = self._encode(key, value)
+        return None if encoded is None else (encoded, is_secret(value))
 
     def _check_ttl(self, bucket: DeclaredResource, key: str, ttl: int, node: Node) -> None:
         """Check the `ttl` (ns) of an entry. Its bucket must let messages have one."""
@@ -163,13 +162,9 @@ class KvEntryReader(Struct):
                 "JS138", node, f"`ttl` of entry {key} is not a number of seconds", "Round it."
             )
         if not (bucket.body.get("limit_marker_ttl") or bucket.body.get("allow_msg_ttl")):
-            findings.error(
-                "JS138",
-                node,
-                f"entry {key} has a `ttl`, which its bucket refuses",
-                "Give the bucket a `limit_marker_ttl`. Needs nats-server 2.11.",
-                str(bucket.address),
-            )
+            text = f"entry {key} has a `ttl`, which its bucket refuses"
+            hint = "Give the bucket a `limit_marker_ttl`. Needs nats-server 2.11."
+            findings.error("JS138", node, text, hint, str(bucket.address))
 
     def _read_lifecycle(self, node: Node | None) -> Lifecycle:
         return lifecycle.read_lifecycle(
@@ -192,12 +187,9 @@ class KvEntryReader(Struct):
             text = value if isinstance(value, str) else node.raw
             return (str(value).lower() if text is None else text).encode()
         except ValueError:
-            findings.error(
-                "JS130",
-                node,
-                f"entry {key} cannot be stored: it is no text and no JSON",
-                "Put the value into a file, and name it with `file:`.",
-            )
+            summary = f"entry {key} cannot be stored: it is no text and no JSON"
+            hint = "Put the value into a file, and name it with `file:`."
+            findings.error("JS130", node, summary, hint)
             return None
 
     def _read_file(self, path: Path, at: Place) -> bytes | None:
@@ -208,12 +200,9 @@ class KvEntryReader(Struct):
             self._read_files[path] = found
             self._bytes += len(found or b"")
             if self._bytes > MAX_BYTES:
-                self.files.findings.error(
-                    "JS148",
-                    at,
-                    f"the files of entries have more than {MAX_BYTES >> 20} MiB in all",
-                    "Buckets are for small values. Split the workspace, or use an object store.",
-                )
+                text = f"the files of entries have more than {MAX_BYTES >> 20} MiB in all"
+                hint = "Buckets are for small values. Split the workspace, or use an object store."
+                self.files.findings.error("JS148", at, text, hint)
         return self._read_files.get(path)
 
     # --- a folder ---------------------------------------------------------------------------------
@@ -238,12 +227,8 @@ class KvEntryReader(Struct):
         files = list_files(folder)
         if len(files) > MAX_FILES:
             shown = self.files.source_of(folder).shown
-            findings.error(
-                "JS148",
-                node.get("dir"),
-                f"{shown} has more than {MAX_FILES:,} files",
-                "Name a folder that has only values.",
-            )
+            text = f"{shown} has more than {MAX_FILES:,} files"
+            findings.error("JS148", node.get("dir"), text, "Name a folder that has only values.")
             return
         for path in files:
             key = prefix + self.separator.join(path.relative_to(folder).parts)
@@ -273,12 +258,9 @@ class KvEntryReader(Struct):
         if prefix is not None and not (
             prefix.endswith(self.separator) and CONTENTS[self.kind].is_name(prefix[:-1])
         ):
-            self.files.findings.error(
-                "JS131",
-                found,
-                f'"{prefix}" is not a prefix of {self.keys[0]}',
-                f"It ends with {self.separator} as in app{self.separator}, and has no wildcards.",
-            )
+            text = f'"{prefix}" is not a prefix of {self.keys[0]}'
+            hint = f"It ends with {self.separator} as in app{self.separator}, and has no wildcards."
+            self.files.findings.error("JS131", found, text, hint)
             return None
         return prefix
 
@@ -324,13 +306,8 @@ class KvEntryReader(Struct):
         findings = self.files.findings
         address = Address(bucket.address.domain, self.kind, f"{bucket.address.name}/{key}")
         if not CONTENTS[self.kind].is_name(key):
-            findings.error(
-                "JS131",
-                at,
-                f'"{key}" is not a name of {self.keys[0]}',
-                self.name_hint,
-                str(bucket.address),
-            )
+            text = f'"{key}" is not a name of {self.keys[0]}'
+            findings.error("JS131", at, text, self.name_hint, str(bucket.address))
             return None
         if (first := self.declared.get(address)) is not None:
             findings.declared_twice(at, str(address), first.range, str(address))
@@ -353,13 +330,9 @@ def _size_problem(bucket: DeclaredResource, size: int) -> str:
 
 def is_secret(node: Node) -> bool:
     """Check whether a value or a part of it came from `${env.X}`; no message may show it then."""
-    value = node.value
     if node.secret:
         mark_secret(node)
-    parts: Iterator[Node] = iter(
-        value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    )
-    return any([node.secret, *map(is_secret, parts)])
+    return any([node.secret, *map(is_secret, children(node))])
 
 
 def list_files(folder: Path) -> list[Path]:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from jsplan.config import (
@@ -27,16 +26,12 @@ from jsplan.config.connections import IMPLIED_CONNECTION, read_connections
 from jsplan.config.contents import check_linked_parents
 from jsplan.config.domains import DomainBuilder, read_imports
 from jsplan.config.expand import DomainSelectors
-from jsplan.config.files import MAIN_FILE, WorkspaceFiles
+from jsplan.config.files import MAIN_FILE, SECTIONS, WorkspaceFiles
 from jsplan.config.findings import Findings
 from jsplan.config.interpolate import Scope, interpolate
 from jsplan.config.model import (
-    Backend,
-    Backfill,
     Connection,
     Domain,
-    DriftSettings,
-    ImportRow,
     LoadOptions,
     Workspace,
 )
@@ -61,35 +56,7 @@ def load(options: LoadOptions) -> Workspace:
     `diagnostics`.
     """
     with _gc_paused():
-        return _load(options)
-
-
-def _load(options: LoadOptions) -> Workspace:
-    findings = Findings()
-    files = WorkspaceFiles(options.directory.absolute(), findings)
-    document, environment = _read_document(files, options, findings)
-    name = _read_name(document, findings)
-    known = tuple(
-        name
-        for name, _ in parsing.read_mapping(
-            document.get("environments"), "`environments`", findings
-        )
-    )
-    document = environments.apply_environment(document, environment, findings)
-    scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
-    reach = _read_connectivity(
-        document, options, scope, files, f"{name}.{environment}" if environment else name
-    )
-    # Only a plan needs the values of entries. What is not set is unknown until then.
-    secrets = replace(_with_environ(scope, options), allow_unset=True)
-    resolver = _resolve_resources(document, reach, scope, files, environment, known, secrets)
-    refuse_declared_bucket(reach.backend, resolver.declared, findings)
-    sinks = settings.read_drift(
-        document.get("drift"), reach.domains, _with_environ(scope, options), findings
-    )
-    workspace = _build_workspace(name, environment, document, reach, resolver, sinks, scope, files)
-    findings.raise_if_failed()
-    return workspace
+        return _Loader(options).load()
 
 
 def load_connectivity(
@@ -100,22 +67,17 @@ def load_connectivity(
     Without a jsplan.yaml there is one connection, filled from the environment. Raises ConfigError
     for errors in connections; wrong domains are omitted.
     """
-    findings = Findings()
-    files = WorkspaceFiles(options.directory.absolute(), findings)
-    if not exists(files.root / MAIN_FILE):
-        return {IMPLIED_CONNECTION: Connection(IMPLIED_CONNECTION)}, {}
-    document, environment = _read_document(files, options, findings)
-    document = environments.apply_environment(document, environment, findings)
-    scope = Scope(variables.resolve_variables(document.get("vars"), options, files))
-    refuse_variables(document.get("connections"), scope.variables, findings)
-    secret = _with_environ(scope, options)
-    declared = read_connections(
-        _interpolate_section(document, "connections", secret, findings), options.environ, findings
-    )
-    findings.raise_if_failed()
-    declared = declared or {IMPLIED_CONNECTION: Connection(IMPLIED_CONNECTION)}
-    return declared, DomainBuilder(dict(declared), scope, Findings()).build(
-        document.get("domains"), None, document
+    implied = {IMPLIED_CONNECTION: Connection(IMPLIED_CONNECTION)}
+    if not exists(options.directory.absolute() / MAIN_FILE):
+        return implied, {}
+    loader = _Loader(options)
+    loader.read_document()
+    loader.choose_environment()
+    declared = loader.read_connections()
+    loader.findings.raise_if_failed()
+    declared = declared or implied
+    return declared, DomainBuilder(dict(declared), loader.scope, Findings()).build(
+        loader.document.get("domains"), None, loader.document
     )
 
 
@@ -131,214 +93,164 @@ def _gc_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _read_document(
-    files: WorkspaceFiles, options: LoadOptions, findings: Findings
-) -> tuple[Node, str | None]:
-    """Return the main file and the environment; raises ConfigError if either is missing."""
-    document = files.load_document()
-    if document is None:
-        findings.raise_if_failed()
-        raise AssertionError("a workspace that cannot be read has a finding")
-    environment = environments.choose_environment(
-        document, options.environment, options.environ.get("JSPLAN_ENV"), findings
-    )
-    _stop_without_environment(findings)
-    return document, environment
-
-
-def _stop_without_environment(findings: Findings) -> None:
-    """Raise only this finding: without the environment each of its names would be one more."""
-    if any(found.code == "JS117" for found in findings.sorted()):
-        findings.raise_if_failed()
-
-
 def _read_name(document: Node, findings: Findings) -> str:
     version = document.get("jsplan")
     if version is None:
-        findings.error(
-            "JS107",
-            document,
-            "the format version is missing",
-            f"Begin jsplan.yaml with `jsplan: {FORMAT}`.",
-        )
+        text = "the format version is missing"
+        findings.error("JS107", document, text, f"Begin jsplan.yaml with `jsplan: {FORMAT}`.")
     elif version.value != FORMAT or isinstance(version.value, bool):
-        findings.error(
-            "JS107",
-            version,
-            f"this release reads format {FORMAT}, not {version.raw or 'this'}",
-            f"Write `jsplan: {FORMAT}`, or use a newer jsplan.",
-        )
+        text = f"this release reads format {FORMAT}, not {version.raw or 'this'}"
+        findings.error("JS107", version, text, f"Write `jsplan: {FORMAT}`, or use a newer jsplan.")
     name = parsing.read_required_text(document, "workspace", "the workspace", findings)
     if name is not None and not _NAME.fullmatch(name):
-        findings.error(
-            "JS108",
-            document.value["workspace"],
-            f'"{name}" is not a name for a workspace',
-            "Use a-z, 0-9, - and _; it begins with a letter or digit.",
-        )
+        text = f'"{name}" is not a name for a workspace'
+        hint = "Use a-z, 0-9, - and _; it begins with a letter or digit."
+        findings.error("JS108", document.value["workspace"], text, hint)
     return name or "workspace"
 
 
-class _Connectivity(Struct, frozen=True):
-    """Connections, domains and the backend."""
+class _Loader:
+    """Reads one workspace. `reach` are its domains, once they are read."""
 
-    connections: Mapping[str, Connection]
+    document: Node
+    environment: str | None
+    #: The scope of the files, and that of what may come from the environment.
+    scope: Scope
+    secret: Scope
+    reach: DomainBuilder
     domains: Mapping[str, Domain]
-    domain_vars: Mapping[str, Mapping[str, Node]]
-    imports: tuple[ImportRow, ...]
-    backend: Backend
-    default_domain: Node | None
 
+    def __init__(self, options: LoadOptions) -> None:
+        self.options, self.findings = options, Findings()
+        self.files = WorkspaceFiles(options.directory.absolute(), self.findings)
 
-def _with_environ(scope: Scope, options: LoadOptions) -> Scope:
-    return Scope(scope.variables, options.environ, allow_unset=options.files_only)
+    def load(self) -> Workspace:
+        """Read everything."""
+        self.read_document()
+        name = _read_name(self.document, self.findings)
+        section = self.document.get("environments")
+        listed = parsing.read_mapping(section, "`environments`", self.findings)
+        known = tuple(key for key, _ in listed)
+        self.choose_environment()
+        default = (self.document.get("defaults") or self.document).get("domain")
+        if default is not None:
+            default = interpolate(default, self.scope, self.findings)
+        self.reach = DomainBuilder(self.read_connections(), self.scope, self.findings)
+        self.domains = self.reach.build(self._get("domains"), default, self.document)
+        workspace = self._build(name, default, self._resolve_resources(default, known))
+        self.findings.raise_if_failed()
+        return workspace
 
+    def read_document(self) -> None:
+        """Read the main file; raises ConfigError if it or the environment is missing."""
+        document = self.files.load_document()
+        if document is None:
+            self.findings.raise_if_failed()
+            raise AssertionError("a workspace that cannot be read has a finding")
+        environ = self.options.environ.get("JSPLAN_ENV")
+        self.document = document
+        self.environment = environments.choose_environment(
+            document, self.options.environment, environ, self.findings
+        )
+        # Without the environment each of its names would be one more finding.
+        if any(found.code == "JS117" for found in self.findings.sorted()):
+            self.findings.raise_if_failed()
 
-def _interpolate_section(
-    document: Node, section: str, scope: Scope, findings: Findings
-) -> Node | None:
-    node = document.get(section)
-    return interpolate(node, scope, findings) if node is not None else None
+    def choose_environment(self) -> None:
+        """Apply what the environment changes, and resolve the variables."""
+        self.document = environments.apply_environment(
+            self.document, self.environment, self.findings
+        )
+        found = variables.resolve_variables(self._get("vars"), self.options, self.files)
+        self.scope = Scope(found)
+        self.secret = Scope(found, self.options.environ, allow_unset=self.options.files_only)
 
+    def read_connections(self) -> dict[str, Connection]:
+        """Read the declared connections."""
+        refuse_variables(self._get("connections"), self.scope.variables, self.findings)
+        section = self._interpolated("connections", self.secret)
+        return read_connections(section, self.options.environ, self.findings)
 
-def _read_connectivity(
-    document: Node, options: LoadOptions, scope: Scope, files: WorkspaceFiles, state_name: str
-) -> _Connectivity:
-    findings, environ = files.findings, options.environ
-    secret = _with_environ(scope, options)
-    refuse_variables(document.get("connections"), scope.variables, findings)
-    declared = read_connections(
-        _interpolate_section(document, "connections", secret, findings), environ, findings
-    )
-    default = (document.get("defaults") or document).get("domain")
-    default = interpolate(default, scope, findings) if default is not None else None
-    domains = DomainBuilder(declared, scope, findings)
-    built = domains.build(document.get("domains"), default, document)
-    return _Connectivity(
-        domains.connections,
-        built,
-        domains.vars,
-        read_imports(document.get("imports"), built, scope, findings),
-        read_backend(
-            _interpolate_section(document, "backend", secret, findings),
-            files.root,
-            state_name,
-            built,
-            default,
-            environ,
-            findings,
-        ),
-        default,
-    )
+    def _get(self, section: str) -> Node | None:
+        return self.document.get(section)
 
+    def _interpolated(self, section: str, scope: Scope) -> Node | None:
+        node = self.document.get(section)
+        return interpolate(node, scope, self.findings) if node is not None else None
 
-def _resolve_resources(
-    document: Node,
-    reach: _Connectivity,
-    scope: Scope,
-    files: WorkspaceFiles,
-    environment: str | None,
-    known: tuple[str, ...],
-    secrets: Scope,
-) -> ResourceResolver:
-    findings = files.findings
-    defaults = read_defaults(document.get("defaults"), findings)
-    context = ResolveContext(
-        files=files,
-        scope=scope,
-        selectors=DomainSelectors(reach.domains, findings),
-        domain_vars=reach.domain_vars,
-        environment=environment,
-        environments=known,
-        default_domain=reach.default_domain,
-        defaults=defaults,
-        overrides=read_overrides(document.get("overrides"), scope, findings),
-        own_domains=tuple(key for key, domain in reach.domains.items() if domain.is_own),
-        secrets=secrets,
-    )
-    resolver = ResourceResolver(context)
-    resolver.resolve_section("stream", document.get("streams"), "streams")
-    resolver.resolve_section("consumer", document.get("consumers"), "consumers")
-    resolver.resolve_section("kv", document.get("kv"), "kv")
-    resolver.resolve_section("object_store", document.get("object_stores"), "object_stores")
-    resolver.finish()
-    return resolver
+    def _resolve_resources(self, default: Node | None, known: tuple[str, ...]) -> ResourceResolver:
+        context = ResolveContext(
+            files=self.files,
+            scope=self.scope,
+            selectors=DomainSelectors(self.domains, self.findings),
+            domain_vars=self.reach.vars,
+            environment=self.environment,
+            environments=known,
+            default_domain=default,
+            defaults=read_defaults(self._get("defaults"), self.findings),
+            overrides=read_overrides(self._get("overrides"), self.scope, self.findings),
+            own_domains=tuple(key for key, domain in self.domains.items() if domain.is_own),
+            # Only a plan needs the values of entries. What is not set is unknown until then.
+            secrets=replace(self.secret, allow_unset=True),
+        )
+        resolver = ResourceResolver(context)
+        for kind, section in SECTIONS.items():
+            resolver.resolve_section(kind, self._get(section), section)
+        resolver.finish()
+        return resolver
 
-
-def _build_workspace(
-    name: str,
-    environment: str | None,
-    document: Node,
-    reach: _Connectivity,
-    resolver: ResourceResolver,
-    drift: DriftSettings,
-    scope: Scope,
-    files: WorkspaceFiles,
-) -> Workspace:
-    findings, declared = files.findings, resolver.declared
-    places, own_accounts = accounts.read_accounts(
-        document, name, reach.connections, reach.domains, files.root, scope, findings
-    )
-    known = {
-        **declared,
-        **resolver.contents.declared,
-        **accounts.declare_accounts(own_accounts),
-    }
-    applications = apps.read_apps(
-        document.get("apps"),
-        resolver.context.selectors,
-        reach.domain_vars,
-        declared,
-        scope,
-        findings,
-    )
-    accounts.check_roles(applications, findings)
-    check_linked_parents(declared, resolver.contents.declared, reach.domains, findings)
-    entries = _read_backfills(document, reach, resolver.context, findings)
-    values = {key: to_plain(node) for key, node in scope.variables.items()}
-    return Workspace(
-        name=name,
-        root=files.root,
-        environment=environment,
-        variables=values,
-        connections=reach.connections,
-        domains={**reach.domains, **places},
-        imports=reach.imports,
-        backend=reach.backend,
-        resources=known,
-        moved=moves.read_moved(document.get("moved"), reach.domains, known, scope, findings),
-        relocate=moves.read_relocate(
-            document.get("relocate"), reach.domains, declared, scope, findings
-        ),
-        removed=moves.read_removed(document.get("removed"), known, scope, findings),
-        drift=drift,
-        lint=settings.read_lint(_interpolate_section(document, "lint", scope, findings), findings),
-        ownership_marker=settings.read_ownership(
-            _interpolate_section(document, "ownership", scope, findings), findings
-        ),
-        config_hash=_config_hash(files.read, [values, environment, *_content_digests(resolver)]),
-        diagnostics=findings.sorted(),
-        backfills=entries,
-        apps=applications,
-        accounts=own_accounts,
-        pruned=tuple(resolver.contents.pruned),
-    )
-
-
-def _read_backfills(
-    document: Node, reach: _Connectivity, context: ResolveContext, findings: Findings
-) -> dict[str, Backfill]:
-    reading = backfills.EntryContext(
-        context.selectors,
-        reach.default_domain,
-        context.environment,
-        context.environments,
-        context.own_domains,
-        context.scope,
-        findings,
-        context.files.root,
-    )
-    return backfills.read_backfills(document.get("backfills"), reading)
+    def _build(self, name: str, default: Node | None, resolver: ResourceResolver) -> Workspace:
+        findings, scope, domains, root = self.findings, self.scope, self.domains, self.files.root
+        declared, environ = resolver.declared, self.options.environ
+        state_name = f"{name}.{self.environment}" if self.environment else name
+        section = self._interpolated("backend", self.secret)
+        backend = read_backend(section, root, state_name, domains, default, environ, findings)
+        refuse_declared_bucket(backend, declared, findings)
+        connections = self.reach.connections
+        places, own_accounts = accounts.read_accounts(
+            self.document, name, connections, domains, root, scope, findings
+        )
+        known = {
+            **declared,
+            **resolver.contents.declared,
+            **accounts.declare_accounts(own_accounts),
+        }
+        selectors = resolver.context.selectors
+        applications = apps.read_apps(
+            self._get("apps"), selectors, self.reach.vars, declared, scope, findings
+        )
+        accounts.check_roles(applications, findings)
+        check_linked_parents(declared, resolver.contents.declared, domains, findings)
+        values = {key: to_plain(node) for key, node in scope.variables.items()}
+        hashed = [values, self.environment, *_content_digests(resolver)]
+        changes = moves.ChangeReader(domains, known, scope, findings)
+        of_resources = moves.ChangeReader(domains, declared, scope, findings)
+        return Workspace(
+            name=name,
+            root=root,
+            environment=self.environment,
+            variables=values,
+            connections=connections,
+            domains={**domains, **places},
+            imports=read_imports(self._get("imports"), domains, scope, findings),
+            backend=backend,
+            resources=known,
+            moved=changes.read_moved(self._get("moved")),
+            relocate=of_resources.read_relocate(self._get("relocate")),
+            removed=changes.read_removed(self._get("removed")),
+            drift=settings.read_drift(self._get("drift"), domains, self.secret, findings),
+            lint=settings.read_lint(self._interpolated("lint", scope), findings),
+            ownership_marker=settings.read_ownership(
+                self._interpolated("ownership", scope), findings
+            ),
+            backfills=backfills.read_backfills(self._get("backfills"), resolver.context),
+            apps=applications,
+            accounts=own_accounts,
+            pruned=tuple(resolver.contents.pruned),
+            # Last, when all has been read.
+            config_hash=_config_hash(self.files.read, hashed),
+            diagnostics=findings.sorted(),
+        )
 
 
 def _content_digests(resolver: ResourceResolver) -> list[Any]:

@@ -347,11 +347,9 @@ class BackfillSide(Struct, frozen=True):
     filters: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return (
-            self.parquet
-            if self.parquet is not None
-            else str(Address.of_stream(self.domain, self.stream))
-        )
+        if self.parquet is not None:
+            return self.parquet
+        return str(Address.of_stream(self.domain, self.stream))
 
 
 @dataclass(frozen=True, slots=True)

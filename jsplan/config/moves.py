@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
+
+from msgspec import Struct
 
 from jsplan.address import (
     Address,
@@ -23,78 +25,147 @@ from jsplan.config.sections import Reading, Section
 from jsplan.config.tables.changes import MOVED, RELOCATE, REMOVED
 from jsplan.diagnostics import did_you_mean
 
-
-def read_moved(
-    section: Node | None,
-    domains: Mapping[str, Domain],
-    declared: Mapping[Address, DeclaredResource],
-    scope: Scope,
-    findings: Findings,
-) -> tuple[Moved, ...]:
-    """Read the entries of `moved:`.
-
-    Both sides have the same shape, and nothing is declared under the old address.
-    """
-    out = []
-    for node, origin, to in _read_sides(section, MOVED, scope, findings):
-        if to is not None:
-            _check_domain(node.value["to"], to, "`to` is what is declared now.", domains, findings)
-        if origin is not None:
-            _refuse_declared(node.value["from"], origin, "moved", declared, findings)
-        if origin is None or to is None:
-            continue
-        _check_shape(node, origin, to, findings)
-        out.append(Moved(origin, to, source_range(node.place)))
-    return tuple(out)
+_BOTH_DECLARED: Final = (
+    "Both sides of a relocation are declared domains. Remove the entry if it is done."
+)
 
 
-def read_relocate(
-    section: Node | None,
-    domains: Mapping[str, Domain],
-    declared: Mapping[Address, DeclaredResource],
-    scope: Scope,
-    findings: Findings,
-) -> tuple[Relocate, ...]:
-    """Read the entries of `relocate:`.
+class ChangeReader(Struct):
+    """Reads the sections about what changes; `declared` is what no old address may name."""
 
-    Both sides have the same shape. `to` is declared, and `from` is not, unless both exchange their
-    roles: it is declared as a mirror of `to`.
-    """
-    out: list[Relocate] = []
-    for node, origin, to in _read_sides(section, RELOCATE, scope, findings):
-        for key, text in (("from", origin), ("to", to)):
-            if text is not None:
-                _check_domain(node.value[key], text, _BOTH_DECLARED, domains, findings)
-        if origin is not None:
-            allowed = partial(_mirrors, declared, origin, to)
-            _refuse_declared(
-                node.value["from"], origin, "relocated", declared, findings, allowed=allowed
-            )
-        if to is not None:
-            _require_declared(node.value["to"], to, declared, findings)
-        if origin is None or to is None:
-            continue
-        if _check_sides(node, origin, to, "relocated", findings):
-            _check_relocated_kind(node, origin, to, findings)
-        if any(other.old_address == origin or other.new_address == to for other in out):
-            findings.error(
-                "JS144",
-                node,
-                f"two relocate entries name {origin if out[-1].old_address == origin else to}",
-                "Keep one of them.",
-            )
-        out.append(Relocate(origin, to, source_range(node.place)))
-    for entry in out:
-        if entry.names_consumers and not any(_moves_stream_of(other, entry) for other in out):
-            findings.error(
-                "JS149",
-                entry.range,
-                f"no relocate entry moves the stream of {entry.old_address} to that of"
-                f" {entry.new_address}",
-                "A consumer moves with its stream only. Add the entry of the stream. Consumers that"
-                " keep their names need no entry.",
-            )
-    return tuple(out)
+    domains: Mapping[str, Domain]
+    declared: Mapping[Address, DeclaredResource]
+    scope: Scope
+    findings: Findings
+
+    def read_moved(self, section: Node | None) -> tuple[Moved, ...]:
+        """Read the entries of `moved:`.
+
+        Both sides have the same shape, and nothing is declared under the old address.
+        """
+        out = []
+        for node, origin, to in self._read_sides(section, MOVED):
+            if to is not None:
+                self._check_domain(node.value["to"], to, "`to` is what is declared now.")
+            if origin is not None:
+                self._refuse_declared(node.value["from"], origin, "moved")
+            if origin is None or to is None:
+                continue
+            if self._check_sides(node, origin, to, "moved") and (
+                refused := rename_problem(origin, to)
+            ):
+                self.findings.error("JS147", node.value["to"], *refused)
+            out.append(Moved(origin, to, source_range(node.place)))
+        return tuple(out)
+
+    def read_relocate(self, section: Node | None) -> tuple[Relocate, ...]:
+        """Read the entries of `relocate:`.
+
+        Both sides have the same shape. `to` is declared, and `from` is not, unless both exchange
+        their roles: it is declared as a mirror of `to`.
+        """
+        out: list[Relocate] = []
+        for node, origin, to in self._read_sides(section, RELOCATE):
+            for key, text in (("from", origin), ("to", to)):
+                if text is not None:
+                    self._check_domain(node.value[key], text, _BOTH_DECLARED)
+            if origin is not None:
+                allowed = partial(_mirrors, self.declared, origin, to)
+                self._refuse_declared(node.value["from"], origin, "relocated", allowed)
+            if to is not None:
+                self._require_declared(node.value["to"], to)
+            if origin is None or to is None:
+                continue
+            if self._check_sides(node, origin, to, "relocated"):
+                self._check_relocated_kind(node, origin, to)
+            if any(other.old_address == origin or other.new_address == to for other in out):
+                twice = origin if out[-1].old_address == origin else to
+                summary = f"two relocate entries name {twice}"
+                self.findings.error("JS144", node, summary, "Keep one of them.")
+            out.append(Relocate(origin, to, source_range(node.place)))
+        for entry in out:
+            if entry.names_consumers and not any(_moves_stream_of(other, entry) for other in out):
+                text = (
+                    f"no relocate entry moves the stream of {entry.old_address} to that of"
+                    f" {entry.new_address}"
+                )
+                hint = (
+                    "A consumer moves with its stream only. Add the entry of the stream. Consumers"
+                    " that keep their names need no entry."
+                )
+                self.findings.error("JS149", entry.range, text, hint)
+        return tuple(out)
+
+    def read_removed(self, section: Node | None) -> tuple[Removed, ...]:
+        """Read the entries of `removed:`; each says whether to destroy or to forget."""
+        out = []
+        reading = Reading(self.findings)
+        for node, values in REMOVED.read_all(section, "`removed`", reading, self.scope):
+            address, destroy = values["address"], values["destroy"]
+            if address is not None:
+                self._refuse_declared(node.value["address"], address, "removed")
+            if address is not None and destroy is not None:
+                place, guard = source_range(node.place), values["prevent_destroy"]
+                out.append(Removed(address, destroy, place, guard))
+        return tuple(out)
+
+    def _read_sides(
+        self, section: Node | None, table: Section
+    ) -> Iterator[tuple[Node, str | None, str | None]]:
+        """Yield the entries with `from` and `to`; None after a finding."""
+        reading = Reading(self.findings)
+        for node, values in table.read_all(section, f"`{table.id}`", reading, self.scope):
+            yield node, values["from"], values["to"]
+
+    def _check_domain(self, node: Node, address: str, advice: str) -> None:
+        domain = address.split("/")[0]
+        if not is_glob(domain) and domain not in self.domains:
+            text = f'there is no domain "{domain}"'
+            hint = f"{advice}{did_you_mean(domain, self.domains)}"
+            self.findings.error("JS122", node, text, hint)
+
+    def _require_declared(self, node: Node, glob: str) -> None:
+        declared = self.declared
+        if not self.findings.allow_values(len(declared) // 4, node):
+            return
+        if not any(matches(glob, a) for a in declared) and not may_be_declared(glob, declared):
+            text = f"{glob} is the target of a relocation and is not declared"
+            hint = "Declare the resource under its new address, and nothing under the old one."
+            self.findings.error("JS144", node, text, hint)
+
+    def _refuse_declared(
+        self,
+        node: Node,
+        glob: str,
+        what: str,
+        allowed: Callable[[Address], bool] = lambda _: False,
+    ) -> None:
+        if not self.findings.allow_values(len(self.declared) // 4, node):
+            return
+        still = next((a for a in self.declared if matches(glob, a) and not allowed(a)), None)
+        if still is not None:
+            text = f"{still} is {what} and still declared"
+            hint = "Remove the declaration, or this entry."
+            self.findings.error("JS144", node, text, hint, str(still))
+
+    def _check_sides(self, node: Node, origin: str, to: str, what: str) -> bool:
+        """Check that both sides of an entry differ and have the same kind and wildcards."""
+        if origin == to:
+            text = f"{origin} is {what} to itself"
+            self.findings.error("JS144", node, text, "Remove the entry, or correct one side.")
+        elif not has_same_wildcards(origin, to) or _kind_of(origin) != _kind_of(to):
+            hint = "Both sides have the same kind and the same wildcards in the same order."
+            text = f"{origin} and {to} have different shapes"
+            self.findings.error("JS144", node, text, hint)
+        else:
+            return True
+        return False
+
+    def _check_relocated_kind(self, node: Node, origin: str, to: str) -> None:
+        """Refuse buckets under another name: their keys have the name in them."""
+        kind = _kind_of(origin)
+        if kind in ("kv", "object_store") and not changes_only_domain(origin, to):
+            self.findings.error("JS149", node.value["from"], *_NOT_RENAMED[kind])
 
 
 def _moves_stream_of(entry: Relocate, consumers: Relocate) -> bool:
@@ -123,106 +194,10 @@ def _mirrors(
     return bool(move_address(origin, to, address).stream == mirror.get("name"))
 
 
-def _check_relocated_kind(node: Node, origin: str, to: str, findings: Findings) -> None:
-    """Refuse buckets under another name: their keys have the name in them."""
-    kind = _kind_of(origin)
-    if kind in ("kv", "object_store") and not changes_only_domain(origin, to):
-        findings.error("JS149", node.value["from"], *_NOT_RENAMED[kind])
-
-
-_BOTH_DECLARED: Final = (
-    "Both sides of a relocation are declared domains. Remove the entry if it is done."
-)
-
-
-def _check_domain(
-    node: Node, address: str, advice: str, domains: Mapping[str, Domain], findings: Findings
-) -> None:
-    domain = address.split("/")[0]
-    if not is_glob(domain) and domain not in domains:
-        findings.error(
-            "JS122",
-            node,
-            f'there is no domain "{domain}"',
-            f"{advice}{did_you_mean(domain, domains)}",
-        )
-
-
-def _require_declared(
-    node: Node, glob: str, declared: Collection[Address], findings: Findings
-) -> None:
-    if not findings.allow_values(len(declared) // 4, node):
-        return
-    if not any(matches(glob, address) for address in declared) and not may_be_declared(
-        glob, declared
-    ):
-        findings.error(
-            "JS144",
-            node,
-            f"{glob} is the target of a relocation and is not declared",
-            "Declare the resource under its new address, and nothing under the old one.",
-        )
-
-
-def read_removed(
-    section: Node | None,
-    declared: Mapping[Address, DeclaredResource],
-    scope: Scope,
-    findings: Findings,
-) -> tuple[Removed, ...]:
-    """Read the entries of `removed:`; each says whether to destroy the resource or to forget it."""
-    out = []
-    for node, values in REMOVED.read_all(section, "`removed`", Reading(findings), scope):
-        address, destroy = values["address"], values["destroy"]
-        if address is not None:
-            _refuse_declared(node.value["address"], address, "removed", declared, findings)
-        if address is not None and destroy is not None:
-            place, guard = source_range(node.place), values["prevent_destroy"]
-            out.append(Removed(address, destroy, place, guard))
-    return tuple(out)
-
-
-def _read_sides(
-    section: Node | None, table: Section, scope: Scope, findings: Findings
-) -> Iterator[tuple[Node, str | None, str | None]]:
-    """Yield the entries of `moved:` or `relocate:` with `from` and `to`; None after a finding."""
-    for node, values in table.read_all(section, f"`{table.id}`", Reading(findings), scope):
-        yield node, values["from"], values["to"]
-
-
-def _check_shape(node: Node, origin: str, to: str, findings: Findings) -> None:
-    if (
-        _check_sides(node, origin, to, "moved", findings)
-        and (refused := rename_problem(origin, to)) is not None
-    ):
-        findings.error("JS147", node.value["to"], *refused)
-
-
-def _check_sides(node: Node, origin: str, to: str, what: str, findings: Findings) -> bool:
-    """Check that both sides of an entry differ and have the same kind and wildcards."""
-    if origin == to:
-        findings.error(
-            "JS144",
-            node,
-            f"{origin} is {what} to itself",
-            "Remove the entry, or correct one side.",
-        )
-    elif not has_same_wildcards(origin, to) or _kind_of(origin) != _kind_of(to):
-        findings.error(
-            "JS144",
-            node,
-            f"{origin} and {to} have different shapes",
-            "Both sides have the same kind and the same wildcards in the same order.",
-        )
-    else:
-        return True
-    return False
-
-
 def rename_problem(origin: str, to: str) -> tuple[str, str] | None:
     """Return why a move is refused and what to do instead; None if it changes only the domain.
 
-    Used by `read_moved` and by `state mv`.
+    Used by `moved:` and by `state mv`.
     """
     if changes_only_domain(origin, to):
         return None
@@ -270,25 +245,3 @@ _NOT_RENAMED: Final = {
 def _kind_of(text: str) -> str:
     parts = text.split("/")
     return parts[1] if len(parts) > 1 and not is_glob(parts[1]) else ""
-
-
-def _refuse_declared(
-    node: Node,
-    glob: str,
-    what: str,
-    declared: Collection[Address],
-    findings: Findings,
-    *,
-    allowed: Callable[[Address], bool] = lambda _: False,
-) -> None:
-    if not findings.allow_values(len(declared) // 4, node):
-        return
-    still = next((a for a in declared if matches(glob, a) and not allowed(a)), None)
-    if still is not None:
-        findings.error(
-            "JS144",
-            node,
-            f"{still} is {what} and still declared",
-            "Remove the declaration, or this entry.",
-            str(still),
-        )

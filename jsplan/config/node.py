@@ -100,9 +100,13 @@ def make_unknown(place: Place) -> Node:
 
 def has_unknown(node: Node) -> bool:
     """Check whether a value or a part of it is unknown."""
+    return node.unknown or any(map(has_unknown, children(node)))
+
+
+def children(node: Node) -> Collection[Node]:
+    """Return the values in a mapping or a list; none for anything else."""
     value = node.value
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return node.unknown or any(map(has_unknown, parts))
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def make_mapping(place: Place, values: Mapping[str, Node], keys: Mapping[str, Place]) -> Node:
@@ -124,10 +128,7 @@ def without_keys(node: Node, keys: Collection[str]) -> Node:
 
 def count_values(node: Node) -> int:
     """Count the values, with every alias expanded."""
-    value = node.value
-    if isinstance(value, dict):
-        return 1 + sum(map(count_values, value.values()))
-    return 1 + sum(map(count_values, value)) if isinstance(value, list) else 1
+    return 1 + sum(map(count_values, children(node)))
 
 
 def to_plain(node: Node) -> Any:
@@ -170,13 +171,11 @@ def source_range(place: Place) -> SourceRange:
 def type_name(node: Node) -> str:
     """Return the type of a value, for messages that must not quote it."""
     value = node.value
-    return (
-        "text"
-        if isinstance(value, str)
-        else describe_node(node)
-        if value is None or isinstance(value, list | dict)
-        else "a number or a boolean"
-    )
+    if isinstance(value, str):
+        return "text"
+    if value is None or isinstance(value, list | dict):
+        return describe_node(node)
+    return "a number or a boolean"
 
 
 def describe_node(node: Node) -> str:
@@ -190,11 +189,9 @@ def describe_node(node: Node) -> str:
         return "a mapping"
     if value is None:
         return "nothing"
-    return (
-        f'the text "{value}"'
-        if isinstance(value, str)
-        else f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
-    )
+    if isinstance(value, str):
+        return f'the text "{value}"'
+    return f"{'the boolean' if isinstance(value, bool) else 'the number'} {node.raw}"
 
 
 class FieldPlaces(Mapping[str, SourceRange]):

@@ -48,12 +48,8 @@ class OriginExpander:
         found = self._selectors.select(wanted)
         if len(found) > 1 or (not found and _names_several(wanted)):
             matched = ", ".join(found[:5]) if found else "none"
-            self._findings.error(
-                "JS125",
-                wanted,
-                "a mirror has one origin",
-                f"Name one domain; this matches {matched}.",
-            )
+            text = "a mirror has one origin"
+            self._findings.error("JS125", wanted, text, f"Name one domain; this matches {matched}.")
         return _with_domain(node, found[0] if found else None)
 
     def _expand_source(self, node: Node, domain: str, name: str) -> list[Node]:
@@ -72,22 +68,14 @@ class OriginExpander:
         wanted, external, deliver = node.get("domain"), node.get("external"), node.get("deliver")
         named = wanted is not None and wanted.value is not None
         if named and external is not None and external.value is not None:
-            self._findings.error(
-                "JS137",
-                external,
-                "the origin is named by `domain` and by `external`",
-                "Keep one; `domain` computes the other.",
-            )
+            text = "the origin is named by `domain` and by `external`"
+            self._findings.error("JS137", external, text, "Keep one; `domain` computes the other.")
         if deliver is not None and deliver.value is not None:
             if not isinstance(deliver.value, str):
                 self._findings.wrong_type(deliver, "`deliver`", "text")
             elif not named:
-                self._findings.error(
-                    "JS137",
-                    deliver,
-                    "`deliver` requires `domain`",
-                    "With `external`, write external: {api: …, deliver: …}.",
-                )
+                hint = "With `external`, write external: {api: …, deliver: …}."
+                self._findings.error("JS137", deliver, "`deliver` requires `domain`", hint)
         return wanted if named else None
 
 

@@ -64,12 +64,8 @@ def read_defaults(node: Node | None, findings: Findings) -> dict[Kind, Node]:
             continue
         body.check_keys(TABLES[kind], fields, section.by_name, findings)
         for key in _given_names(kind, fields):
-            findings.error(
-                "JS105",
-                fields.key_place(key),
-                f"`{key}` cannot have a default",
-                "Every resource has a name of its own.",
-            )
+            hint = "Every resource has a name of its own."
+            findings.error("JS105", fields.key_place(key), f"`{key}` cannot have a default", hint)
         kinds[kind] = without_keys(fields, _names_of(kind))
     return kinds
 
@@ -77,12 +73,8 @@ def read_defaults(node: Node | None, findings: Findings) -> dict[Kind, Node]:
 def refuse_names(kind: Kind, node: Node, findings: Findings) -> None:
     """Report an override that gives a name."""
     for key in _given_names(kind, node):
-        findings.error(
-            "JS105",
-            node.key_place(key),
-            f"an override cannot change `{key}`",
-            "Names are given where the resource is declared.",
-        )
+        hint = "Names are given where the resource is declared."
+        findings.error("JS105", node.key_place(key), f"an override cannot change `{key}`", hint)
 
 
 def _names_of(kind: Kind) -> tuple[str, ...]:

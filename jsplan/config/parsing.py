@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import date
-from typing import TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 from jsplan.address import ADDRESS_KINDS, Address, is_glob
@@ -22,21 +22,24 @@ _CODE = re.compile(r"JS\d{3}")
 
 def read_mapping(node: Node | None, what: str, findings: Findings) -> Iterator[tuple[str, Node]]:
     """Yield the entries of a mapping; a key without a value is an empty one."""
-    if node is None or node.value is None:
-        return iter(())
-    if not isinstance(node.value, dict):
-        findings.wrong_type(node, what, "a mapping")
-        return iter(())
-    return iter(node.value.items())
+    found: dict[str, Node] = _read_value(node, dict, what, "a mapping", findings) or {}
+    return iter(found.items())
 
 
 def read_list(node: Node | None, what: str, findings: Findings) -> list[Node]:
     """Return the elements of a list; a key without a value is an empty one."""
+    return _read_value(node, list, what, "a list", findings) or []
+
+
+def _read_value(
+    node: Node | None, kind: type[T], what: str, expected: str, findings: Findings
+) -> T | None:
+    """Return a value of this type; None when there is no value, or after a finding."""
     if node is None or node.value is None:
-        return []
-    if not isinstance(node.value, list):
-        findings.wrong_type(node, what, "a list")
-        return []
+        return None
+    if not isinstance(node.value, kind):
+        findings.wrong_type(node, what, expected)
+        return None
     return node.value
 
 
@@ -64,25 +67,16 @@ def report_unknown_key(
     """Report one unknown key of a mapping."""
     names = sorted(known)
     advice = hint or did_you_mean(key, names).strip()
-    findings.unknown_key(
-        node,
-        key,
-        f'"{key}" is not a key of {what}',
-        advice or f"The keys are {', '.join(names)}.",
-    )
+    text = f'"{key}" is not a key of {what}'
+    findings.unknown_key(node, key, text, advice or f"The keys are {', '.join(names)}.")
 
 
 def read_text(node: Node | None, what: str, findings: Findings) -> str | None:
     """Return text that is not empty; None when there is no value, or after a finding."""
-    if node is None or node.value is None:
-        return None
-    if not isinstance(node.value, str):
-        findings.wrong_type(node, what, "text")
-        return None
-    if not node.value:
+    value = _read_value(node, str, what, "text", findings)
+    if value == "":
         findings.error("JS104", node, f"{what} is empty", "Write a value, or remove the key.")
-        return None
-    return node.value
+    return value or None
 
 
 def read_required_text(parent: Node, key: str, what: str, findings: Findings) -> str | None:
@@ -99,13 +93,8 @@ def read_path(node: Node | None, what: str, findings: Findings) -> str | None:
     value = read_text(node, what, findings)
     if value is None or value.isprintable():
         return value
-    assert node is not None
-    findings.error(
-        "JS130",
-        node,
-        f"{what} has a character that no file's name should have",
-        "Remove tabs, line breaks and the like.",
-    )
+    text = f"{what} has a character that no file's name should have"
+    findings.error("JS130", node, text, "Remove tabs, line breaks and the like.")
     return None
 
 
@@ -116,11 +105,9 @@ def url_problem(value: str, schemes: Collection[str]) -> str:
     """
     scheme, mark, rest = value.partition("://")
     if not mark or scheme not in schemes:
-        return (
-            f'"{scheme}" is not one of {", ".join(schemes)}'
-            if mark and scheme.isalnum()
-            else "it has no scheme"
-        )
+        if mark and scheme.isalnum():
+            return f'"{scheme}" is not one of {", ".join(schemes)}'
+        return "it has no scheme"
     if any(c.isspace() or not c.isprintable() for c in value):
         return "it has a blank or an invisible character"
     port = re.split("[/?#]", rest)[0].rpartition("@")[2].rpartition("]")[2].partition(":")[2]
@@ -147,12 +134,7 @@ def parse_subject_prefix(value: object) -> str:
 
 def read_flag(node: Node | None, what: str, findings: Findings) -> bool | None:
     """Return a boolean; None when there is no value, or after a finding."""
-    if node is None or node.value is None:
-        return None
-    if not isinstance(node.value, bool):
-        findings.wrong_type(node, what, "true or false")
-        return None
-    return node.value
+    return _read_value(node, bool, what, "true or false", findings)
 
 
 def read_texts(node: Node | None, what: str, findings: Findings) -> list[str]:
@@ -191,13 +173,8 @@ def read_choice(
     value = read_text(node, what, findings)
     if value is None or value in values:
         return value
-    assert node is not None
-    findings.error(
-        "JS130",
-        node,
-        f'{what} cannot be "{value}"',
-        f"It can be {', '.join(values)}.{did_you_mean(value, values)}",
-    )
+    hint = f"It can be {', '.join(values)}.{did_you_mean(value, values)}"
+    findings.error("JS130", node, f'{what} cannot be "{value}"', hint)
     return None
 
 
@@ -206,12 +183,8 @@ def read_code(node: Node | None, what: str, findings: Findings) -> str | None:
     value = read_text(node, what, findings)
     if value is None or _CODE.fullmatch(value):
         return value
-    findings.error(
-        "JS140",
-        node,
-        f'"{value}" is not a lint code',
-        "A code is JS and three digits, as in JS201.",
-    )
+    text = f'"{value}" is not a lint code'
+    findings.error("JS140", node, text, "A code is JS and three digits, as in JS201.")
     return None
 
 
@@ -220,7 +193,6 @@ def read_date(node: Node | None, what: str, findings: Findings) -> str | None:
     value = read_text(node, what, findings)
     if value is None:
         return None
-    assert node is not None
     if not _is_date(value):
         findings.error("JS142", node, f'{what}: "{value}" is not a date', "Write it as 2026-12-31.")
         return None
@@ -239,16 +211,13 @@ def read_address(node: Node | None, what: str, findings: Findings) -> str | None
     value = read_text(node, what, findings)
     if value is None:
         return None
-    assert node is not None
     problem = address_problem(value)
     if problem:
-        findings.error(
-            "JS143",
-            node,
-            f"{what}: {problem}",
+        hint = (
             "Write an address such as hub/stream/ORDERS,"
-            " or a glob such as hub/stream/* or store-*/**.",
+            " or a glob such as hub/stream/* or store-*/**."
         )
+        findings.error("JS143", node, f"{what}: {problem}", hint)
         return None
     return value
 
@@ -273,3 +242,39 @@ def address_problem(value: str) -> str:
     if kind and not is_glob(kind) and kind not in ADDRESS_KINDS:
         return f'"{kind}" in "{value}" is not a kind; the kinds are {", ".join(ADDRESS_KINDS)}'
     return ""
+
+
+# --- places of archives ---------------------------------------------------------------------------
+
+OBJECT_SCHEMES: Final = ("s3", "gs", "az")
+PLACE_HINT: Final = (
+    "Write a folder, file:///FOLDER, s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH."
+)
+_BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def archive_url_problem(text: str) -> str:
+    """Explain why text cannot be the place of an archive; empty if it can.
+
+    A folder always can. Apart from the scheme, nothing of the text is repeated.
+    """
+    scheme, is_url, rest = text.partition("://")
+    if not is_url:
+        return ""
+    bucket, _, path = rest.partition("/")
+    if scheme == "file":
+        return "" if bucket in {"", "localhost"} else "a file:// URL names no other machine"
+    if scheme not in OBJECT_SCHEMES:
+        return url_problem(f"{scheme}://host", ("file", *OBJECT_SCHEMES))
+    if "@" in bucket or ":" in bucket:
+        return (
+            "it has a user, password or port. The environment has the credentials and the "
+            "endpoint of the object store"
+        )
+    if re.search(r"[?#\s]", rest) or not rest.isprintable():
+        return "it has a query, a blank or an invisible character"
+    if not _BUCKET.fullmatch(bucket):
+        return "it names no bucket"
+    if not (path := path.strip("/")):
+        return "it names no path in the bucket"
+    return "its path has an empty part, . or .." if {"", ".", ".."} & {*path.split("/")} else ""

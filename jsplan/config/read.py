@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from jsplan.config.findings import Findings
-from jsplan.config.node import Node, Place, Source, source_range
+from jsplan.config.node import Node, Place, Source, children, source_range
 from jsplan.disk import MEGABYTE, exists, is_folder, read_regular
 
 try:
@@ -60,17 +60,10 @@ def read_bytes(
     try:
         return read_regular(source.path, MAX_BYTES, pipe=root is None, root=root)
     except OSError as error:
-        findings.error(
-            "JS100",
-            at or (source, 0, 0),
-            f"cannot read {source.shown}: {_describe_os_error(error)}",
-            _file_hint(source.path, error),
-        )
+        reason = (error.strerror or type(error).__name__).lower()
+        text = f"cannot read {source.shown}: {reason}"
+        findings.error("JS100", at or (source, 0, 0), text, _file_hint(source.path, error))
     return None
-
-
-def _describe_os_error(error: OSError) -> str:
-    return (error.strerror or type(error).__name__).lower()
 
 
 def _file_hint(path: Path, error: OSError) -> str:
@@ -78,11 +71,9 @@ def _file_hint(path: Path, error: OSError) -> str:
         return "It is a folder; name a file."
     if error.errno in (errno.EINVAL, errno.EFBIG):
         return "Name a file of the workspace."
-    return (
-        "Check its permissions."
-        if exists(path)
-        else "Check the path; in a file, it is relative to that file."
-    )
+    if exists(path):
+        return "Check its permissions."
+    return "Check the path; in a file, it is relative to that file."
 
 
 def parse_document(source: Source, data: bytes, findings: Findings) -> Node | None:
@@ -92,14 +83,6 @@ def parse_document(source: Source, data: bytes, findings: Findings) -> Node | No
     except _ReadError as error:
         findings.error(error.code, error.place, error.summary, error.detail)
         return None
-
-
-def list_events(text: str) -> list[Any]:
-    """Return the events of a text with their marks. Raises yaml.YAMLError."""
-    parser, events = Parser(text), list[Any]()
-    while type(event := parser.get_event()) is not yaml.StreamEndEvent:
-        events.append(event)
-    return events
 
 
 def _decode_text(source: Source, data: bytes) -> str:
@@ -192,12 +175,8 @@ class _NodeBuilder:
         if event.implicit[0]:
             value = resolve(raw)
             if value is OUT_OF_RANGE:
-                self.findings.error(
-                    "JS104",
-                    place,
-                    "the number is too large",
-                    "Numbers have at most 64 bits; put text in quotes.",
-                )
+                hint = "Numbers have at most 64 bits; put text in quotes."
+                self.findings.error("JS104", place, "the number is too large", hint)
                 value = None
         else:
             value = raw if event.tag is None else self._resolve_tag(event.tag, raw, place)
@@ -227,12 +206,8 @@ class _NodeBuilder:
             self._refuse_tag(place)
 
     def _refuse_tag(self, place: Place) -> None:
-        self.findings.error(
-            "JS101",
-            place,
-            "YAML tags are not supported",
-            'If !name is text, put it in quotes: "!name".',
-        )
+        text = "YAML tags are not supported"
+        self.findings.error("JS101", place, text, 'If !name is text, put it in quotes: "!name".')
 
     def _build_sequence(self, place: Place, depth: int) -> Node:
         items = []
@@ -283,23 +258,15 @@ class _NodeBuilder:
         return yaml.ScalarEvent(None, None, (False, True), target.raw, mark, mark)
 
     def _report_duplicate_key(self, place: Place, first: Place) -> None:
-        self.findings.error(
-            "JS103",
-            place,
-            "a key is written twice",
-            f"It is also at {source_range(first)}; keep one.",
-        )
+        text = "a key is written twice"
+        self.findings.error("JS103", place, text, f"It is also at {source_range(first)}; keep one.")
 
     def _merge(self, node: Node, other: Node) -> None:
         """Apply `<<`: the mapping's own keys win, then the first of several."""
         for base in other.value if isinstance(other.value, list) else [other]:
             if not isinstance(base.value, dict):
-                self.findings.error(
-                    "JS101",
-                    base.place,
-                    "`<<` merges mappings only",
-                    "Write `<<: *name` with the anchor of a mapping.",
-                )
+                hint = "Write `<<: *name` with the anchor of a mapping."
+                self.findings.error("JS101", base.place, "`<<` merges mappings only", hint)
                 continue
             for key, value in base.value.items():
                 if key not in node.value:
@@ -343,14 +310,7 @@ class _NodeBuilder:
         """Count the nodes with all aliases expanded, and their levels; results are cached."""
         known = self.sizes.get(id(node))
         if known is None:
-            children = (
-                node.value.values()
-                if isinstance(node.value, dict)
-                else node.value
-                if isinstance(node.value, list)
-                else ()
-            )
-            found = [self._measure(child) for child in children]
+            found = [self._measure(child) for child in children(node)]
             level = 1 if isinstance(node.value, dict | list) else 0
             known = (
                 1 + sum(size for size, _ in found),
@@ -409,11 +369,9 @@ def _yaml_hint(line: str, column: int, problem: str, context: str | None) -> str
         return f"A comma or a closing bracket is missing: it was found {context}."
     if "did not find expected" in problem or "could not find expected" in problem:
         return "Check the indentation of this line and of the one above."
-    return (
-        f"It was found {context}; check this line and the one above."
-        if context
-        else "Check this line and the one above."
-    )
+    if context:
+        return f"It was found {context}; check this line and the one above."
+    return "Check this line and the one above."
 
 
 # --- plain scalars --------------------------------------------------------------------------------

@@ -26,12 +26,8 @@ def read_stream_name(entry: Node, findings: Findings) -> str | None:
 
 
 def _report_bad_name(node: Node, name: str, findings: Findings) -> None:
-    findings.error(
-        "JS131",
-        node,
-        f'"{name}" is not a name',
-        "A name has no dots, blanks, wildcards or slashes, and at most 255 characters.",
-    )
+    hint = "A name has no dots, blanks, wildcards or slashes, and at most 255 characters."
+    findings.error("JS131", node, f'"{name}" is not a name', hint)
 
 
 def read_name(kind: Kind, entry: Node, findings: Findings) -> Node | None:
@@ -45,22 +41,14 @@ def read_name(kind: Kind, entry: Node, findings: Findings) -> Node | None:
         findings.missing(entry, key, f"{'an' if what[0] == 'o' else 'a'} {what}")
         return None
     if not isinstance(node.value, str):
-        findings.error(
-            "JS130",
-            node,
-            f"{key} must be text, not the number {node.raw}",
-            f'Put it in quotes: "{node.raw}".',
-        )
+        text = f"{key} must be text, not the number {node.raw}"
+        findings.error("JS130", node, text, f'Put it in quotes: "{node.raw}".')
         return None
     pattern = _BUCKET_NAME if key == "bucket" else _STREAM_NAME
     if not pattern.fullmatch(node.value):
         if key == "bucket":
-            findings.error(
-                "JS131",
-                node,
-                f'"{node.value}" is not a name for a bucket',
-                "Use letters, digits, - and _.",
-            )
+            text = f'"{node.value}" is not a name for a bucket'
+            findings.error("JS131", node, text, "Use letters, digits, - and _.")
         else:
             _report_bad_name(node, node.value, findings)
         return None
@@ -73,12 +61,8 @@ def is_name_allowed(kind: Kind, name: str, node: Node, findings: Findings) -> bo
         section, bucket = (
             ("kv", name[3:]) if name.startswith("KV_") else ("object_stores", name[4:])
         )
-        findings.error(
-            "JS132",
-            node,
-            f"{name} is the stream of a bucket",
-            f"Declare it under `{section}:` with bucket: {bucket}.",
-        )
+        text = f"{name} is the stream of a bucket"
+        findings.error("JS132", node, text, f"Declare it under `{section}:` with bucket: {bucket}.")
         return False
     reserved = (
         ("$MQTT_", STAGING_PREFIX)
@@ -88,12 +72,9 @@ def is_name_allowed(kind: Kind, name: str, node: Node, findings: Findings) -> bo
         else ()
     )
     if reserved and name.startswith(reserved):
-        findings.error(
-            "JS133",
-            node,
-            f"{name} belongs to {'jsplan' if name.startswith(STAGING_PREFIX) else 'the server'}",
-            "Its owner creates and removes it. Choose another name.",
-        )
+        text = f"{name} belongs to {'jsplan' if name.startswith(STAGING_PREFIX) else 'the server'}"
+        hint = "Its owner creates and removes it. Choose another name."
+        findings.error("JS133", node, text, hint)
         return False
     return True
 
@@ -117,12 +98,8 @@ def set_consumer_names(
     durable = parsed.get("durable_name")
     if durable is not None and durable != name.value:
         at = entry.get("durable_name") or name
-        findings.error(
-            "JS134",
-            at,
-            f'the consumer has two names, "{name.value}" and "{durable}" (10017)',
-            "Keep one; the other follows.",
-        )
+        text = f'the consumer has two names, "{name.value}" and "{durable}" (10017)'
+        findings.error("JS134", at, text, "Keep one; the other follows.")
     elif from_file:
         return
     elif "durable_name" not in parsed:
@@ -132,9 +109,5 @@ def set_consumer_names(
             "Add inactive_threshold: 1h (deleted after so long without a client),"
             " or remove `durable_name: null`."
         )
-        findings.error(
-            "JS134",
-            entry.get("durable_name") or name,
-            f"consumer {name.value} may expire, and has no inactive_threshold",
-            detail,
-        )
+        text = f"consumer {name.value} may expire, and has no inactive_threshold"
+        findings.error("JS134", entry.get("durable_name") or name, text, detail)

@@ -34,7 +34,6 @@ from jsplan.config.node import (
 )
 from jsplan.config.origins import OriginExpander
 from jsplan.config.overrides import Override, refuse_names
-from jsplan.config.position import read_position, settings_of
 from jsplan.config.resource_names import (
     is_name_allowed,
     may_be_declared,
@@ -230,7 +229,7 @@ class ResourceResolver:
             ):
                 override.is_used = True
                 node = interpolate(override.node, self._domain_scope(address.domain), self.findings)
-                known = (*sorted(settings_of(address.kind)), "address")
+                known = (*sorted(lifecycle.settings_of(address.kind)), "address")
                 body.check_keys(TABLES[address.kind], node, known, self.findings, str(address))
                 refuse_names(address.kind, node, self.findings)
                 layers.append(node)
@@ -271,7 +270,7 @@ class ResourceResolver:
             places,
             raw_fields=frozenset(raw),
         )
-        present = settings_of(address.kind).intersection(fields)
+        present = lifecycle.settings_of(address.kind).intersection(fields)
         return self._with_settings(declared, layers, present) if present else declared
 
     def _read_raw_fields(
@@ -284,21 +283,14 @@ class ResourceResolver:
             for key, node in parsing.read_mapping(layer.get("x_raw"), "`x_raw`", self.findings):
                 if key in rows and key not in fields:
                     known[key] = node
-                    self.findings.warning(
-                        "JS136",
-                        node,
-                        f"x_raw is not needed for `{key}`",
-                        "This release knows the field; write it directly.",
-                    )
+                    hint = "This release knows the field; write it directly."
+                    self.findings.warning("JS136", node, f"x_raw is not needed for `{key}`", hint)
                     continue
                 raw[key] = to_plain(node)
                 if key in rows:
-                    self.findings.error(
-                        "JS136",
-                        node,
-                        f"`{key}` is given in x_raw and beside it",
-                        "Remove it from x_raw; this release knows the field.",
-                    )
+                    text = f"`{key}` is given in x_raw and beside it"
+                    hint = "Remove it from x_raw; this release knows the field."
+                    self.findings.error("JS136", node, text, hint)
         return raw, known
 
     def _with_settings(
@@ -307,11 +299,9 @@ class ResourceResolver:
         """Return the resource with the settings that are `present`; most resources have none."""
 
         def under(key: str) -> tuple[Node, ...]:
-            return (
-                tuple(layer.value[key] for layer in layers if key in layer.value)
-                if key in present
-                else _NO_NODES
-            )
+            if key in present:
+                return tuple(layer.value[key] for layer in layers if key in layer.value)
+            return _NO_NODES
 
         known = TABLES[declared.address.kind].by_name.keys() | declared.raw_fields
         guards = lifecycle.read_lifecycle(under("lifecycle"), known, self.findings)
@@ -323,7 +313,7 @@ class ResourceResolver:
             lifecycle=replace(guards, ignore_changes=ignored) if ignored else guards,
             lint_ignore=lifecycle.read_lint_ignore(under("lint"), self.findings),
             depends_on=lifecycle.read_depends_on(under("depends_on"), self.findings),
-            position=read_position(under(POSITION.id), self.findings),
+            position=lifecycle.read_position(under(POSITION.id), self.findings),
         )
 
     # --- rules between fields ---------------------------------------------------------------------
@@ -364,25 +354,18 @@ class ResourceResolver:
         for override in self.context.overrides:
             if not override.is_used and not may_be_declared(override.glob, self.declared):
                 at = override.node.value["address"]
-                self.findings.warning(
-                    "JS145",
-                    at,
-                    f'the override of "{override.glob}" matches no resource',
-                    "Correct the address, or remove the override.",
-                )
+                text = f'the override of "{override.glob}" matches no resource'
+                hint = "Correct the address, or remove the override."
+                self.findings.warning("JS145", at, text, hint)
         for address, declared in self.declared.items():
             for wanted in declared.depends_on:
                 if not any(
                     matches(wanted, other) for other in self.declared
                 ) and not may_be_declared(wanted, self.declared, address):
                     at = declared.ranges.get("depends_on")
-                    self.findings.warning(
-                        "JS145",
-                        at,
-                        f'`depends_on`: "{wanted}" matches no resource',
-                        "Correct the address, or remove it.",
-                        str(address),
-                    )
+                    text = f'`depends_on`: "{wanted}" matches no resource'
+                    hint = "Correct the address, or remove it."
+                    self.findings.warning("JS145", at, text, hint, str(address))
 
     def _check_work_queues(self) -> None:
         queues = [

@@ -111,17 +111,13 @@ def field_schema(row: Field) -> Schema:
 
     Units are text or integers, `${…}` is a reference, null is the server's default.
     """
-    described = _described(row)
+    described = row.doc + (f" Needs nats-server {SERVER_VERSIONS[row.level]}." if row.level else "")
     shared = _SHARED.get(row.type)
     schema = ref(shared, described) if shared else or_reference(_typed(row), described)
     default = row.default
     if default is not ABSENT and default is not None and default not in ("", {}, []):
         schema["default"] = default
     return schema
-
-
-def _described(row: Field) -> str:
-    return row.doc + (f" Needs nats-server {SERVER_VERSIONS[row.level]}." if row.level else "")
 
 
 def _typed(row: Field) -> Schema:

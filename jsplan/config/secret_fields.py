@@ -101,9 +101,6 @@ def _refuse(node: Node | None, what: str, findings: Findings) -> None:
     names = variables_in(node) if node is not None else []
     if names:
         line = f"${{env.{re.sub(r'[^A-Za-z0-9_]', '_', names[0]).upper()}}}"
-        findings.error(
-            "JS113",
-            node,
-            f"{what} comes from variable {names[0]}, and plans show variables",
-            f"Write {line} in its place, and set that variable of the environment.",
-        )
+        text = f"{what} comes from variable {names[0]}, and plans show variables"
+        hint = f"Write {line} in its place, and set that variable of the environment."
+        findings.error("JS113", node, text, hint)

@@ -67,12 +67,8 @@ def _read_sink(written: Node, scope: Scope, reading: Reading) -> Mapping[str, An
         return None
     kinds = [kind for kind in SINKS if kind in node.value]
     if len(kinds) != 1:
-        findings.error(
-            "JS104",
-            node,
-            f"a sink must name one target: {', '.join(SINKS)}",
-            "Write {webhook: {url: …}}, {subject: …, domain: …} or {file: …}.",
-        )
+        hint = "Write {webhook: {url: …}}, {subject: …, domain: …} or {file: …}."
+        findings.error("JS104", node, f"a sink must name one target: {', '.join(SINKS)}", hint)
         return None
     (kind,) = kinds
     if kind == "webhook":
@@ -103,19 +99,12 @@ def _is_valid_webhook(node: Node, findings: Findings) -> bool:
     for name, item in parsing.read_mapping(headers, "`headers`", findings):
         value = parsing.read_text(item, f"header {name}", findings)
         if not _HEADER.fullmatch(name):
-            findings.error(
-                "JS130",
-                headers.key_place(name) if headers else node,
-                f'"{name}" is not a name for a header',
-                "Write X-Key.",
-            )
+            text = f'"{name}" is not a name for a header'
+            hint = "Write X-Key."
+            findings.error("JS130", headers.key_place(name) if headers else node, text, hint)
         elif value is not None and not (value.isprintable() and _is_latin1(value)):
-            findings.error(
-                "JS130",
-                item,
-                f"the value of header {name} cannot be sent",
-                "Use Latin letters, without line breaks.",
-            )
+            text = f"the value of header {name} cannot be sent"
+            findings.error("JS130", item, text, "Use Latin letters, without line breaks.")
         else:
             wrong |= value is None
             continue
@@ -144,12 +133,8 @@ def read_lint(section: Node | None, findings: Findings) -> dict[str, str]:
             out[key] = level
             if key not in LINT:
                 guess = did_you_mean(key, LINT) or " jsplan lint --explain all lists them."
-                findings.warning(
-                    "JS140",
-                    key_node,
-                    f"there is no lint rule {key}, so this sets nothing",
-                    guess.strip(),
-                )
+                text = f"there is no lint rule {key}, so this sets nothing"
+                findings.warning("JS140", key_node, text, guess.strip())
     return out
 
 
@@ -178,12 +163,8 @@ def read_backend(
     if values is None:
         return default
     if len(section.value) != 1:
-        findings.error(
-            "JS128",
-            section,
-            "`backend` must name one place",
-            "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`.",
-        )
+        hint = "Write `local: {path: …}` or `kv: {domain: …, bucket: …}`."
+        findings.error("JS128", section, "`backend` must name one place", hint)
         return default
     place = source_range(section.place)
     if (local := values["local"]) is not None:
@@ -200,12 +181,8 @@ def read_backend(
 
 def _check_key(node: Node, state_name: str, findings: Findings) -> None:
     if not _KEY_PATTERN.fullmatch(state_name):
-        findings.error(
-            "JS131",
-            node,
-            f'"{state_name}" is not a name for a key in a bucket',
-            "Name the environment with letters, digits, - and _.",
-        )
+        text = f'"{state_name}" is not a name for a key in a bucket'
+        findings.error("JS131", node, text, "Name the environment with letters, digits, - and _.")
 
 
 def _choose_domain(
@@ -218,12 +195,8 @@ def _choose_domain(
     if len(domains) == 1:
         return next(iter(domains))
     if domains and node.get("domain") is None and not findings.is_misspelt(node, "domain"):
-        findings.error(
-            "JS128",
-            node,
-            "`backend.kv` does not say which domain has the bucket",
-            "Write `kv: {domain: …, bucket: …}`.",
-        )
+        text = "`backend.kv` does not say which domain has the bucket"
+        findings.error("JS128", node, text, "Write `kv: {domain: …, bucket: …}`.")
     return None
 
 
@@ -236,10 +209,5 @@ def refuse_declared_bucket(
     found = declared.get(Address(backend.domain, "kv", backend.bucket))
     if found is not None:
         what = f"{found.address} is where this workspace keeps its state"
-        findings.error(
-            "JS128",
-            found.range,
-            what,
-            "Take it out of `kv`: jsplan makes it, and it is never planned.",
-            str(found.address),
-        )
+        hint = "Take it out of `kv`: jsplan makes it, and it is never planned."
+        findings.error("JS128", found.range, what, hint, str(found.address))

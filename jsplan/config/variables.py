@@ -41,12 +41,8 @@ def resolve_variables(
     defaults = dict(parsing.read_mapping(section, "`vars`", findings))
     for name, node in defaults.items():
         if node.dynamic:
-            findings.error(
-                "JS113",
-                node,
-                f"the default of `{name}` refers to something",
-                "Defaults are plain values; use ${…} where the variable is used.",
-            )
+            hint = "Defaults are plain values; use ${…} where the variable is used."
+            findings.error("JS113", node, f"the default of `{name}` refers to something", hint)
     values = dict(defaults)
     for name, given, what in _given_values(defaults, options, files):
         values[name] = _convert_type(
@@ -56,12 +52,8 @@ def resolve_variables(
         name for name, node in defaults.items() if node.value is None and values[name] is node
     ]
     for name in missing:
-        findings.error(
-            "JS114",
-            defaults[name],
-            f"variable {name} has no value",
-            f"Pass --var {name}=VALUE, --var-file, or set {PREFIX}{name}.",
-        )
+        hint = f"Pass --var {name}=VALUE, --var-file, or set {PREFIX}{name}."
+        findings.error("JS114", defaults[name], f"variable {name} has no value", hint)
         # No text either: its users are not wrong because of it.
         values[name] = Node(defaults[name].place, None, None)
     return values
@@ -119,11 +111,9 @@ def _report_unknown(
     name: str, place: Place | None, shown: str, defaults: Mapping[str, Node], findings: Findings
 ) -> None:
     guess = did_you_mean(name, defaults)
+    text = f"{shown}: the workspace has no variable of this name"
     findings.error(
-        "JS115",
-        place,
-        f"{shown}: the workspace has no variable of this name",
-        guess.strip() or f"Add `{name}: ~` to `vars:`, or remove it.",
+        "JS115", place, text, guess.strip() or f"Add `{name}: ~` to `vars:`, or remove it."
     )
 
 

@@ -116,11 +116,8 @@ def join_server_urls(given: Sequence[str], at: Node, notes: NoteWriter) -> str:
     whole = [url if "://" in url else f"nats://{url}" for url in urls]
     bare = [redact_url(url) for url in whole]
     if bare != whole:
-        notes.warning(
-            at,
-            "user and password in a URL are not carried over",
-            "Write `user:` and `password: ${env.X}` into the connection.",
-        )
+        summary = "user and password in a URL are not carried over"
+        notes.warning(at, summary, "Write `user:` and `password: ${env.X}` into the connection.")
     return ",".join(bare)
 
 

@@ -60,11 +60,9 @@ def dumps(document: Any, *, pretty: bool = True) -> bytes:
         orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE if pretty else 0
     )
     data = orjson.dumps(document, option=options)
-    return (
-        data
-        if data.isascii() and b"\x7f" not in data
-        else INVISIBLE_IN_JSON.sub(_escape_character, data.decode()).encode()
-    )
+    if data.isascii() and b"\x7f" not in data:
+        return data
+    return INVISIBLE_IN_JSON.sub(_escape_character, data.decode()).encode()
 
 
 def _escape_character(character: re.Match[str]) -> str:
@@ -140,11 +138,9 @@ def check_format(raw: Any, kind: str, version: str, where: str) -> dict[str, Any
     Raises DocumentError unless it has this kind and major version.
     """
     if not isinstance(raw, dict) or raw.get("kind") != kind:
-        actual = (
-            f'; its "kind" is {raw["kind"]}'
-            if isinstance(raw, dict) and isinstance(raw.get("kind"), str)
-            else ""
-        )
+        actual = ""
+        if isinstance(raw, dict) and isinstance(raw.get("kind"), str):
+            actual = f'; its "kind" is {raw["kind"]}'
         raise DocumentError(
             f"{where} is not a jsplan {kind} document{actual}",
             hint=f"Give a file of the kind {kind} that jsplan wrote.",

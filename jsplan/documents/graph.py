@@ -55,6 +55,12 @@ class Link(Struct, frozen=True):
     action: PlannedAction = None
     count: Count = 1
 
+    @property
+    def shown_kind(self) -> str:
+        """Its kind, or the number of flows, with the filter."""
+        kind = self.kind if self.count == 1 else f"{self.count} {self.kind}s"
+        return f"{kind} {self.label}".rstrip()
+
 
 class DomainGroup(Struct, frozen=True):
     """A domain, or several that are alike: `title` is `store-{001..200}` for two hundred."""
@@ -62,6 +68,11 @@ class DomainGroup(Struct, frozen=True):
     key: str
     title: str
     count: Count = 1
+
+    @property
+    def shown_title(self) -> str:
+        """The title, with the number of domains that it stands for."""
+        return f"{self.title} ×{self.count}" if self.count > 1 else self.title
 
 
 class Graph(Document, tag="graph"):

@@ -68,26 +68,25 @@ class SavedCounts(TypedDict):
     last_seq: UInt64
 
 
-class StartedWrite(StartedStep):
-    """A step that has started and does not delete. `check` is a check that it began before.
-
-    `saved` is of a restore.
-    """
+class StartedChange(StartedStep):
+    """A step that has started and changes something. `check` is a check that it began before."""
 
     op: Op
-    record: StepRecord | None
     check: NotRequired[StartedCheck]
     uploads: NotRequired[list[UploadId]]
+
+
+class StartedWrite(StartedChange):
+    """A step that has started and does not delete. `saved` is of a restore."""
+
+    record: StepRecord | None
     saved: NotRequired[SavedCounts]
 
 
-class StartedDeletion(StartedStep):
+class StartedDeletion(StartedChange):
     """A step that has started and deletes an object."""
 
-    op: Op
     record: RenameRecord | None
-    check: NotRequired[StartedCheck]
-    uploads: NotRequired[list[UploadId]]
 
 
 def _choose_pending(step: dict[str, Any]) -> Any:

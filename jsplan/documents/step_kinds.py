@@ -52,6 +52,15 @@ TransferMethod = Literal["mirror", "snapshot", "drain"]
 PayloadKind = Literal["stream", "restore", "consumer", "pause", "nothing"]
 
 
+_PAYLOADS: Final[Mapping[str, PayloadKind]] = {
+    "STREAM.CREATE": "stream",
+    "STREAM.UPDATE": "stream",
+    "STREAM.RESTORE": "restore",
+    "CONSUMER.CREATE": "consumer",
+    "CONSUMER.PAUSE": "pause",
+}
+
+
 class StepKind(Struct, frozen=True):
     """The row of an operation.
 
@@ -72,7 +81,6 @@ class StepKind(Struct, frozen=True):
 
     on: Literal["stream", "consumer", "kv_entry", "object", "schedule", "account", "any"]
     verb: str = ""
-    payload: PayloadKind = "nothing"
     action: str = ""
     params: tuple[str, ...] = ()
     optional: bool = False
@@ -86,79 +94,67 @@ class StepKind(Struct, frozen=True):
     runs_together: bool = False
 
     @property
+    def payload(self) -> PayloadKind:
+        """The content of its request."""
+        return _PAYLOADS.get(self.verb, "nothing")
+
+    @property
     def deletes(self) -> bool:
         """Return True if it deletes an object of the resource."""
         return self.does in ("delete", "retire")
 
 
 _TRANSFER_PARAMS: Final = ("state_address", "from", "to", "api_level", "origin_level")
+
+
+def _transfer(verb: str = "", *params: str, **more: Any) -> StepKind:
+    """Return the row of a part of a transfer, which may need more parameters."""
+    return StepKind("stream", verb, params=(*_TRANSFER_PARAMS, *params), **more)
+
+
 STEP_KINDS: Final[Mapping[Op, StepKind]] = {
     "stream.create": StepKind(
         "stream",
         "STREAM.CREATE",
-        "stream",
         does="create",
         is_marked=True,
         begins_flows=True,
         runs_together=True,
     ),
     "stream.update": StepKind(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        does="update",
-        loses="some",
-        is_marked=True,
-        begins_flows=True,
+        "stream", "STREAM.UPDATE", does="update", loses="some", is_marked=True, begins_flows=True
     ),
     "stream.delete": StepKind("stream", "STREAM.DELETE", does="delete"),
-    "stream.restore": StepKind("stream", "STREAM.RESTORE", "restore", does="write"),
+    "stream.restore": StepKind("stream", "STREAM.RESTORE", does="write"),
     "origin.delete": StepKind("stream", "STREAM.DELETE", params=("state_address",), does="delete"),
     "origin.create": StepKind(
         "stream",
         "STREAM.CREATE",
-        "stream",
         params=("state_address",),
         does="create",
         is_marked=True,
         begins_flows=True,
     ),
-    "sources.detach": StepKind(
-        "stream", "STREAM.UPDATE", "stream", params=("state_address", "sources")
-    ),
+    "sources.detach": StepKind("stream", "STREAM.UPDATE", params=("state_address", "sources")),
     "sources.attach": StepKind(
         "stream",
         "STREAM.UPDATE",
-        "stream",
         params=("state_address", "sources"),
         does="write",
         is_marked=True,
         begins_flows=True,
     ),
     "consumer.create": StepKind(
-        "consumer",
-        "CONSUMER.CREATE",
-        "consumer",
-        "create",
-        does="create",
-        is_marked=True,
-        runs_together=True,
+        "consumer", "CONSUMER.CREATE", "create", does="create", is_marked=True, runs_together=True
     ),
     "consumer.update": StepKind(
-        "consumer",
-        "CONSUMER.CREATE",
-        "consumer",
-        "update",
-        does="update",
-        loses="some",
-        is_marked=True,
+        "consumer", "CONSUMER.CREATE", "update", does="update", loses="some", is_marked=True
     ),
-    "consumer.pause": StepKind("consumer", "CONSUMER.PAUSE", "pause", does="write"),
+    "consumer.pause": StepKind("consumer", "CONSUMER.PAUSE", does="write"),
     "consumer.delete": StepKind("consumer", "CONSUMER.DELETE", does="delete", loses="some"),
     "consumer.replace": StepKind(
         "consumer",
         "CONSUMER.CREATE",
-        "consumer",
         "create",
         params=("state_address", "api_level"),
         loses="some",
@@ -167,78 +163,34 @@ STEP_KINDS: Final[Mapping[Op, StepKind]] = {
     "consumer.cleanup": StepKind("consumer", params=("state_address",)),
     "consumer.reset": StepKind("consumer", params=("state_address", "api_level", "reset")),
     "consumer.create_placeholder": StepKind(
-        "consumer", "CONSUMER.CREATE", "consumer", staging=True, loses="some"
+        "consumer", "CONSUMER.CREATE", staging=True, loses="some"
     ),
     "consumer.delete_placeholder": StepKind(
         "consumer", "CONSUMER.DELETE", staging=True, loses="some"
     ),
     "consumer.verify": StepKind("consumer"),
     "replication.verify": StepKind("stream", params=("flows", "managed")),
-    "transfer.probe": StepKind(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        staging=True,
-        params=(*_TRANSFER_PARAMS, "transfer", "initial_config"),
-    ),
-    "transfer.mirror": StepKind(
-        "stream", "STREAM.CREATE", "stream", staging=True, params=_TRANSFER_PARAMS
-    ),
-    "transfer.compare": StepKind("stream", staging=True, params=_TRANSFER_PARAMS, is_cutover=True),
-    "transfer.quiesce": StepKind(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        optional=True,
-        params=_TRANSFER_PARAMS,
-        relocated=True,
-        loses="all",
-    ),
-    "transfer.promote": StepKind(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        staging=True,
-        params=_TRANSFER_PARAMS,
-        is_cutover=True,
-    ),
-    "transfer.copy": StepKind(
-        "stream",
-        "STREAM.RESTORE",
-        "restore",
-        staging=True,
-        params=_TRANSFER_PARAMS,
-        is_cutover=True,
-    ),
-    "transfer.retire": StepKind(
-        "stream", "STREAM.DELETE", params=_TRANSFER_PARAMS, does="retire", is_cutover=True
-    ),
-    "transfer.consumers": StepKind(
-        "stream", params=(*_TRANSFER_PARAMS, "consumers"), is_cutover=True
-    ),
-    "transfer.activate": StepKind(
-        "stream",
-        "STREAM.UPDATE",
-        "stream",
-        params=_TRANSFER_PARAMS,
-        is_marked=True,
-        is_cutover=True,
-    ),
-    "transfer.clear": StepKind("stream", "STREAM.DELETE", staging=True, params=_TRANSFER_PARAMS),
+    "transfer.probe": _transfer("STREAM.UPDATE", "transfer", "initial_config", staging=True),
+    "transfer.mirror": _transfer("STREAM.CREATE", staging=True),
+    "transfer.compare": _transfer(staging=True, is_cutover=True),
+    "transfer.quiesce": _transfer("STREAM.UPDATE", optional=True, relocated=True, loses="all"),
+    "transfer.promote": _transfer("STREAM.UPDATE", staging=True, is_cutover=True),
+    "transfer.copy": _transfer("STREAM.RESTORE", staging=True, is_cutover=True),
+    "transfer.retire": _transfer("STREAM.DELETE", does="retire", is_cutover=True),
+    "transfer.consumers": _transfer("", "consumers", is_cutover=True),
+    "transfer.activate": _transfer("STREAM.UPDATE", is_marked=True, is_cutover=True),
+    "transfer.clear": _transfer("STREAM.DELETE", staging=True),
     "transfer.consumer": StepKind(
         "consumer",
         "CONSUMER.CREATE",
-        "consumer",
         "create",
         params=(*_TRANSFER_PARAMS, "continues"),
         is_marked=True,
     ),
-    "transfer.delete": StepKind("stream", "STREAM.DELETE", params=_TRANSFER_PARAMS, does="delete"),
-    "transfer.end": StepKind("stream", params=(*_TRANSFER_PARAMS, "origin_lost")),
-    "transfer.undo": StepKind(
-        "stream", "STREAM.UPDATE", "stream", params=_TRANSFER_PARAMS, is_marked=True
-    ),
-    "transfer.release": StepKind("stream", "STREAM.UPDATE", "stream", params=("state_address",)),
+    "transfer.delete": _transfer("STREAM.DELETE", does="delete"),
+    "transfer.end": _transfer("", "origin_lost"),
+    "transfer.undo": _transfer("STREAM.UPDATE", is_marked=True),
+    "transfer.release": StepKind("stream", "STREAM.UPDATE", params=("state_address",)),
     "kv_entry.create": StepKind("kv_entry", params=("before",), does="create"),
     "kv_entry.update": StepKind("kv_entry", params=("before",), does="update"),
     "kv_entry.delete": StepKind("kv_entry", params=("before",), does="delete", loses="all"),

@@ -6,7 +6,7 @@ Findings that are muted are moved out of it, until the date of the mute.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
@@ -287,42 +287,56 @@ def with_severity(flow: dict[str, Any]) -> dict[str, Any]:
     return flow | {"severity": severity}
 
 
-def apply_mutes(drift: Drift, mutes: Iterable[Mute], now: datetime) -> None:
+#: What a mute needs of a finding: its address, its changed fields, and what `mutes` shows of it.
+Finding = tuple[str, set[str], dict[str, Any]]
+
+
+def _describe_change(resource: ResourceChange) -> Finding:
+    fields = {field.path.split(".")[0].split("[")[0] for field in resource.change.fields}
+    kind = "missing" if resource.change.after is None else "changed"
+    return resource.address, fields, {"kind": kind, "severity": resource.severity}
+
+
+def _describe_flow(flow: dict[str, Any]) -> Finding | None:
+    severity = flow.get("severity", "functional")
+    shown = {"kind": "replication", "severity": severity}
+    return (str(flow["to"]), set(), shown) if flow["healthy"] is False else None
+
+
+def _describe_breach(breach: dict[str, Any]) -> Finding:
+    severity = threshold_severity(breach)
+    shown = {"kind": "threshold", "severity": severity, "key": breach["key"]}
+    return breach["address"], set(), shown
+
+
+def _describe_unmanaged(item: Unmanaged) -> Finding:
+    return item.address, set(), {"kind": "unmanaged", "severity": item.severity}
+
+
+#: How the elements of each list of findings are described; None is no finding.
+_DESCRIBE: Final[dict[str, Callable[[Any], Finding | None]]] = {
+    "resource_drift": _describe_change,
+    "replication": _describe_flow,
+    "thresholds": _describe_breach,
+    "unmanaged": _describe_unmanaged,
+}
+
+
+def apply_mutes(drift: Drift, mutes: Collection[Mute], now: datetime) -> None:
     """Move each finding that a mute covers to `mutes`; warn about each expired mute."""
     day = now.date().isoformat()
-    listed = list(mutes)
-    active = [m for m in listed if not is_expired(m, day)]
-    expired = [(m, _count_covered(m, drift)) for m in listed if is_expired(m, day)]
-    drift.resource_drift = [
-        r
-        for r in drift.resource_drift
-        if not _move_if_muted(drift, active, r.address, _drifted_fields(r), _resource_severity(r))
-    ]
-    drift.replication = [
-        f
-        for f in drift.replication
-        if f["healthy"] is not False
-        or not _move_if_muted(drift, active, _flow_target(f), (), _flow_severity(f))
-    ]
-    drift.thresholds = [
-        t
-        for t in drift.thresholds
-        if not _move_if_muted(
-            drift,
-            active,
-            t["address"],
-            (),
-            {"kind": "threshold", "severity": threshold_severity(t), "key": t["key"]},
-        )
-    ]
-    drift.unmanaged = [
-        u
-        for u in drift.unmanaged
-        if not _move_if_muted(
-            drift, active, u.address, (), {"kind": "unmanaged", "severity": u.severity}
-        )
-    ]
-    drift.diagnostics += [_expiry_warning(m, covered) for m, covered in expired]
+    found = {
+        name: [(item, describe(item)) for item in getattr(drift, name)]
+        for name, describe in _DESCRIBE.items()
+    }
+    for name, items in found.items():
+        kept = [item for item, finding in items if not _move_if_muted(drift, mutes, day, finding)]
+        setattr(drift, name, kept)
+    every = [finding for items in found.values() for _, finding in items if finding is not None]
+    for mute_ in mutes:
+        if is_expired(mute_, day):
+            covered = sum(_covers(mute_, address, fields) for address, fields, _ in every)
+            drift.diagnostics.append(_expiry_warning(mute_, covered))
 
 
 def is_expired(mute_: Mute, day: str) -> bool:
@@ -330,26 +344,23 @@ def is_expired(mute_: Mute, day: str) -> bool:
     return mute_.until is not None and day > mute_.until
 
 
-def _move_if_muted(
-    drift: Drift, mutes: list[Mute], address: str, fields: Iterable[str], severity: dict[str, Any]
-) -> bool:
-    mute_ = next((m for m in mutes if _covers(m, address, fields)), None)
-    if mute_ is not None:
-        owner = {
-            "owner": mute_.owner,
-            "reason": mute_.reason,
-            "until": mute_.until,
-            "fields": list(mute_.fields),
-        }
-        drift.mutes.append({"address": address, **severity, **owner})
-    return mute_ is not None
+def _move_if_muted(drift: Drift, mutes: Iterable[Mute], day: str, finding: Finding | None) -> bool:
+    if finding is None:
+        return False
+    address, fields, shown = finding
+    for mute_ in mutes:
+        if not is_expired(mute_, day) and _covers(mute_, address, fields):
+            about = {name: getattr(mute_, name) for name in ("owner", "reason", "until")}
+            about["fields"] = list(mute_.fields)
+            drift.mutes.append({"address": address, **shown, **about})
+            return True
+    return False
 
 
-def _covers(mute_: Mute, address: str, fields: Iterable[str]) -> bool:
+def _covers(mute_: Mute, address: str, drifted: Collection[str]) -> bool:
     """Return True if the mute covers a finding. A mute of fields covers drift of these only."""
-    drifted = set(fields)
     return _matches_address(mute_.address, address) and (
-        not mute_.fields or (bool(drifted) and drifted <= set(mute_.fields))
+        not mute_.fields or (bool(drifted) and set(drifted) <= set(mute_.fields))
     )
 
 
@@ -360,40 +371,10 @@ def _matches_address(glob: str, address: str) -> bool:
         return glob == address
 
 
-def _drifted_fields(resource: ResourceChange) -> set[str]:
-    return {field.path.split(".")[0].split("[")[0] for field in resource.change.fields}
-
-
-def _resource_severity(resource: ResourceChange) -> dict[str, Any]:
-    return {
-        "kind": "missing" if resource.change.after is None else "changed",
-        "severity": resource.severity,
-    }
-
-
-def _flow_target(flow: dict[str, Any]) -> str:
-    return str(flow["to"])
-
-
-def _flow_severity(flow: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": "replication", "severity": flow.get("severity", "functional")}
-
-
-def _count_covered(mute_: Mute, drift: Drift) -> int:
-    found = [(r.address, _drifted_fields(r)) for r in drift.resource_drift] + [
-        (u.address, set[str]()) for u in drift.unmanaged
-    ]
-    found += [(_flow_target(f), set[str]()) for f in drift.replication if f["healthy"] is False]
-    found += [(t["address"], set[str]()) for t in drift.thresholds]
-    return sum(_covers(mute_, address, fields) for address, fields in found)
-
-
 def _expiry_warning(mute_: Mute, covered: int) -> Diagnostic:
-    again = (
-        f"{covered} finding{'s are' if covered != 1 else ' is'} reported again"
-        if covered
-        else "nothing is left that it covered"
-    )
+    again = "nothing is left that it covered"
+    if covered:
+        again = f"{covered} finding{'s are' if covered != 1 else ' is'} reported again"
     return Diagnostic(
         "warning",
         "JS490",

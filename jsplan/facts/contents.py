@@ -23,6 +23,7 @@ from jsplan.facts.content import (
 )
 from jsplan.facts.domains import mark_offline
 from jsplan.facts.live import Live, LiveObject
+from jsplan.facts.pages import OWN_HEADERS
 from jsplan.facts.reader import run_parallel
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.contents import content_subject
@@ -36,7 +37,6 @@ BATCH_KEYS: Final = 1_000
 BATCH_SUBJECT_BYTES: Final = 256 << 10
 #: Bytes of values in one batch: small enough not to be a slow consumer.
 BATCH_BYTES: Final = 8 << 20
-_OWN_HEADERS: Final = b"\r\nNats-Stream: "
 
 
 async def read_all_entries(
@@ -178,7 +178,7 @@ async def _read_batch(
 
 def _split_headers(stream: str, block: bytes) -> tuple[dict[bytes, bytes], bytes]:
     """Return the server's own headers, which it appends, and the block of the message's own."""
-    at = block.rfind(_OWN_HEADERS)
+    at = block.rfind(OWN_HEADERS)
     if at < 0:
         raise ApiError(f"{stream} cannot be read: a message of a batch lacks the server's headers")
     lines = (line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n") if b": " in line)

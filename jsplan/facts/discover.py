@@ -181,20 +181,15 @@ async def _domains_in_origins(
     found: dict[str, str] = {}
     for visible in domains:
         try:
-            streams = await _list_stream_configs(_domain_api(link, visible))
+            infos, _ = await _domain_api(link, visible).streams()
         except JsplanError:
             continue  # without permission to list streams, fewer domains are found
-        for config in streams:
+        for config in (info["config"] for info in infos):
             for origin in (config.get("mirror") or {}, *(config.get("sources") or ())):
                 match = _EXTERNAL.fullmatch((origin.get("external") or {}).get("api") or "")
                 if match:
                     found.setdefault(match[1], str(config.get("name")))
     return sorted(found.items())
-
-
-async def _list_stream_configs(api: DomainApi) -> list[dict[str, Any]]:
-    infos, _ = await api.streams()
-    return [info["config"] for info in infos]
 
 
 # --- proposed keys --------------------------------------------------------------------------------

@@ -207,9 +207,9 @@ async def _last_sourced_seq(
     info = await api.stream_info(request.downstream.stream)
     if info is None:
         return 0, False
-    certain = all(
-        not source.get("lag") and source.get("active", -1) >= 0 for source in _origin_infos(info)
-    )
+    # An origin that lags has not been copied completely.
+    origins = [*filter(None, [info.get("mirror")]), *(info.get("sources") or ())]
+    certain = all(not each.get("lag") and each.get("active", -1) >= 0 for each in origins)
     if seq := reported_seq(request.name, info.get("sources") or ()):
         return seq, certain
     reader = await open_reader(api, info, level, limit)
@@ -220,8 +220,3 @@ async def _last_sourced_seq(
     except (ReadLimitExceeded, ApiError):
         return 0, False
     return 0, certain
-
-
-def _origin_infos(info: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """List the origins in INFO. One that lags has not been copied completely."""
-    return [origin for origin in (info.get("mirror"), *(info.get("sources") or ())) if origin]

@@ -251,11 +251,9 @@ class DomainFacts(Struct):
     def streams(self) -> int:
         """Number of streams of the account; with tiers, in all of them."""
         tiers = (self.info.get("tiers") or {}).values()
-        return (
-            sum(int(tier.get("streams") or 0) for tier in tiers)
-            if tiers
-            else int(self.info.get("streams") or 0)
-        )
+        if tiers:
+            return sum(int(tier.get("streams") or 0) for tier in tiers)
+        return int(self.info.get("streams") or 0)
 
     def to_json(self) -> dict[str, Any]:
         """Return the value of `domains[key]` in a plan."""

@@ -148,15 +148,9 @@ def _combine(stream: MeasuredStream, results: list[Measurement]) -> Measurement:
 
 async def measure_undelivered(stream: MeasuredStream, change: FilterChange) -> Measurement:
     """Measure what a changed filter leaves undelivered. Subjects show where that is nothing."""
-    try:
-        known = await stream.read_subject_counts()
-    except (ReadLimitExceeded, ApiError):
-        known = False
-    most = (
-        sum(n for subject, n in stream.counts.items() if change.may_count(subject))
-        if known
-        else stream.messages
-    )
+    most = stream.messages
+    if await stream.read_subject_counts():
+        most = sum(n for subject, n in stream.counts.items() if change.may_count(subject))
     walk, causes = UndeliveredWalk(change), ["filter", change.aspect]
     if not most:
         return stream.result((0, 0), None, causes)
@@ -243,10 +237,7 @@ async def measure_drained(stream: MeasuredStream, filters: tuple[str, ...]) -> M
 
 async def _read_counts(stream: MeasuredStream) -> StoredCounts:
     """Read the messages by subject, as far as the server counts them within the limit."""
-    try:
-        known = await stream.read_subject_counts()
-    except (ReadLimitExceeded, ApiError):
-        known = False
+    known = await stream.read_subject_counts()
     gaps = stream.reader.gaps
     return StoredCounts(
         stream.messages,

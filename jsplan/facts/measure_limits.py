@@ -50,21 +50,13 @@ async def _measure_exceeded(
     stream: MeasuredStream, limits: Limits, *, count_only: bool
 ) -> Measurement:
     young, old = await _find_expired(stream, limits.max_age) if limits.max_age else (0, (0, 0))
-    known = await _read_counts_for_limits(stream, limits)
+    known = bool(limits.max_msgs_per_subject) and await stream.read_subject_counts()
     bounds = _limit_bounds(stream, limits, old, known)
     if bounds[0] == bounds[1] and (count_only or bounds[1] in (0, stream.messages)):
         return stream.result(bounds, None, limits.causes)
     if young is None or (limits.max_msgs_per_subject and not known):
         return stream.result(bounds, None, limits.causes)
     return await _read_from_nearer_end(stream, limits, young, bounds, old, count_only=count_only)
-
-
-async def _read_counts_for_limits(stream: MeasuredStream, limits: Limits) -> bool:
-    try:
-        return await stream.read_subject_counts() if limits.max_msgs_per_subject else False
-    except (ReadLimitExceeded, ApiError):
-        stream.counts = {}
-        return False
 
 
 async def _find_expired(stream: MeasuredStream, age: int) -> tuple[int | None, tuple[int, int]]:
@@ -127,11 +119,9 @@ async def _read_from_nearer_end(
     count_only: bool,
 ) -> Measurement:
     """Read from the end that is nearer to the border between deleted and kept messages."""
-    by_size = (
-        stream.messages * max(0, stream.bytes - limits.max_bytes) // stream.bytes
-        if limits.max_bytes
-        else 0
-    )
+    by_size = 0
+    if limits.max_bytes:
+        by_size = stream.messages * max(0, stream.bytes - limits.max_bytes) // stream.bytes
     likely = max(bounds[0], old[1], by_size)
     blind = stream.reader.gaps is None and not stream.reader.batches
     if blind or min(likely, stream.messages - likely) > stream.limit:
@@ -255,15 +245,20 @@ class MeasuredStream:
     # --- what the server reports at once ---------------------------------------------------------
 
     async def read_subject_counts(self) -> bool:
-        """Read messages per subject, page by page; False for too many, or if they changed."""
+        """Read messages per subject, page by page; False where that is not possible.
+
+        That is for too many, if they changed, and if a page cannot be read.
+        """
         name = self.request.stream.stream
         if self.counts or int(self.state.get("num_subjects") or 0) > 10 * self.limit:
             return bool(self.counts)
-        async for page in self.api.pages(
-            f"STREAM.INFO.{name}", "subjects", {"subjects_filter": ">"}
-        ):
-            self.budget.spend(1)
-            self.counts |= page["state"].get("subjects") or {}
+        pages = self.api.pages(f"STREAM.INFO.{name}", "subjects", {"subjects_filter": ">"})
+        try:
+            async for page in pages:
+                self.budget.spend(1)
+                self.counts |= page["state"].get("subjects") or {}
+        except (ReadLimitExceeded, ApiError):
+            self.counts = {}
         if sum(self.counts.values()) != self.messages:
             self.counts = {}
         return bool(self.counts)

@@ -57,25 +57,9 @@ class MessageReader(PageReader[StoredMessage]):
             end = start - 1
 
     def _from_json(self, message: dict[str, Any]) -> StoredMessage:
-        headers, payload = message_headers(message), _decoded_length(message.get("data") or "")
-        subject = len(message["subject"].encode())
-        size = stored_size(self.storage, subject, len(headers), payload)
-        target_size = self._size_at_target(subject, len(headers), payload)
-        return StoredMessage(
-            message["seq"],
-            message["subject"],
-            size,
-            message["time"],
-            _never_expires(headers),
-            parse_source_header(headers),
-            target_size,
-        )
-
-    def _size_at_target(self, subject: int, headers: int, payload: int) -> int | None:
-        """Return a message's size in bytes in its target stream; None if there is none."""
-        if not self.target_storage:
-            return None
-        return stored_size(self.target_storage, subject, headers, payload)
+        size = _decoded_length(message.get("data") or "")
+        headers, subject = message_headers(message), message["subject"]
+        return self._build_message(message["seq"], subject, message["time"], headers, size)
 
     def _from_batch(self, block: bytes, payload: bytes) -> StoredMessage:
         """Parse a message of a batch.
@@ -84,20 +68,23 @@ class MessageReader(PageReader[StoredMessage]):
         """
         at = block.rfind(OWN_HEADERS)
         own = dict(line.split(b": ", 1) for line in block[at + 2 : -4].split(b"\r\n"))
-        subject = own[b"Nats-Subject"]
-        block = stored_headers(block)
-        seq = int(own[b"Nats-Sequence"])
-        size = stored_size(self.storage, len(subject), len(block), len(payload))
-        time = own[b"Nats-Time-Stamp"].decode()
-        target_size = self._size_at_target(len(subject), len(block), len(payload))
+        subject, time = own[b"Nats-Subject"].decode(), own[b"Nats-Time-Stamp"].decode()
+        headers = stored_headers(block)
+        return self._build_message(int(own[b"Nats-Sequence"]), subject, time, headers, len(payload))
+
+    def _build_message(
+        self, seq: int, subject: str, time: str, headers: bytes, payload: int
+    ) -> StoredMessage:
+        """Build a message from its parts; `payload` is the number of its bytes."""
+        sizes = len(subject.encode()), len(headers), payload
         return StoredMessage(
             seq,
-            subject.decode(),
-            size,
+            subject,
+            stored_size(self.storage, *sizes),
             time,
-            _never_expires(block),
-            parse_source_header(block),
-            target_size,
+            _never_expires(headers),
+            parse_source_header(headers),
+            stored_size(self.target_storage, *sizes) if self.target_storage else None,
         )
 
     async def read_at_or_after(self, seq: int) -> StoredMessage | None:

@@ -34,6 +34,11 @@ MIN_INFOS: Final = 16
 MAX_UNWANTED: Final = 3
 #: Objects on one page of a list.
 PAGE: Final = 256
+#: What is kept of INFO of a consumer beside its configuration.
+_CONSUMER_STATE: Final = (
+    "delivered", "ack_floor", "num_ack_pending", "num_redelivered", "num_waiting", "num_pending",
+    "push_bound", "priority_groups",
+)  # fmt: skip
 T = TypeVar("T")
 Counter = Callable[[int], object]
 
@@ -105,14 +110,15 @@ async def list_consumers_into(
 ) -> list[Address]:
     """Read every consumer of some streams into `live`, as `list_streams_into` does.
 
-    The first pages are requested together, as most streams have no other. After a failure the
-    others are asked for alone: then the error is that of the stream.
+    The first pages are requested together, as most streams have no other. What is refused or fails
+    is asked for alone: then the error is that of the stream.
     """
     firsts, found = dict[Address, dict[str, Any]](), list[Address]()
 
-    def take(number: int, page: dict[str, Any]) -> None:
-        firsts[streams[number]] = page
-        on_read(len(page.get("consumers") or ()))
+    def take(number: int, page: dict[str, Any] | None) -> None:
+        if page is not None:
+            firsts[streams[number]] = page
+            on_read(len(page.get("consumers") or ()))
 
     async def read(stream: Address) -> None:
         first = firsts.get(stream, {})
@@ -126,7 +132,8 @@ async def list_consumers_into(
             found.append(address)
 
     with contextlib.suppress(ApiError):
-        await api.first_pages([f"CONSUMER.LIST.{stream.stream}" for stream in streams], take)
+        lists = [f"CONSUMER.LIST.{stream.stream}" for stream in streams]
+        await api.request_infos(lists, take, b'{"offset":0}')
     await run_parallel(read, streams)
     return found
 
@@ -331,21 +338,11 @@ def parse_consumer(address: Address, answer: dict[str, Any]) -> LiveObject:
     Up to nats-server 2.11 a durable consumer that a client made without `name` has none, also after
     an upgrade; later ones leave it out only of consumers that they named themselves.
     """
-    counts = (
-        "delivered",
-        "ack_floor",
-        "num_ack_pending",
-        "num_redelivered",
-        "num_waiting",
-        "num_pending",
-        "push_bound",
-        "priority_groups",
-    )
     consumer = LiveObject(
         address,
         answer["config"] | {"name": address.consumer},
         answer["created"],
-        {k: answer.get(k) for k in counts},
+        {name: answer.get(name) for name in _CONSUMER_STATE},
         answer.get("cluster") or {},
     )
     consumer.answered_at = str(answer.get("ts") or "")

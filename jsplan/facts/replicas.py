@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 import orjson
@@ -66,8 +67,8 @@ async def _compare_domain(pool: Pool, domain: Domain, live: Live, addresses: lis
         live.unread_replicas[domain.key] = "its server does not say the account of the connection"
         return
     try:
-        reader = _Reader(pool.connections[key], account, domain.js_domain)
-        found = await find_disagreeing(reader.read, {a.stream for a in addresses})
+        read = partial(_read_replicas, pool.connections[key], account, domain.js_domain or "")
+        found = await find_disagreeing(read, {a.stream for a in addresses})
     except ApiError as error:
         live.unread_replicas[domain.key] = str(error)
         return
@@ -123,45 +124,42 @@ def _differing(
     )
 
 
-class _Reader:
-    """Reads the replicas of the streams of one account in one JetStream domain."""
+async def _read_replicas(system: NatsConnection, account: str, js_domain: str) -> Replicas:
+    """Read the counts of all replicas of the streams of one account in one JetStream domain.
 
-    def __init__(self, system: NatsConnection, account: str, js_domain: str | None) -> None:
-        self._system, self._account, self._domain = system, account, js_domain or ""
+    Raises ApiError if no server answers.
+    """
+    request = {"account": account, "accounts": True, "streams": True}
+    found: Replicas = {}
+    async with system.open_inbox() as inbox:
+        await inbox.publish(REPLICAS_PING, orjson.dumps(request))
+        for number in range(MAX_SERVERS):
+            wait = NEXT_TIMEOUT if number else FIRST_TIMEOUT
+            try:
+                arrived = await inbox.next(wait, REPLICAS_PING)
+            except ApiTimeoutError:
+                if not number:
+                    raise
+                break
+            if arrived.status:
+                raise ApiError(
+                    "no server answers the system request",
+                    hint=f"Does {system.settings.key} use the system account?",
+                )
+            _add_server(arrived.data, js_domain, found)
+    return found
 
-    async def read(self) -> Replicas:
-        """Return the counts of all replicas. Raises ApiError if no server answers."""
-        request = {"account": self._account, "accounts": True, "streams": True}
-        found: Replicas = {}
-        async with self._system.open_inbox() as inbox:
-            await inbox.publish(REPLICAS_PING, orjson.dumps(request))
-            for number in range(MAX_SERVERS):
-                try:
-                    arrived = await inbox.next(
-                        NEXT_TIMEOUT if number else FIRST_TIMEOUT, REPLICAS_PING
-                    )
-                except ApiTimeoutError:
-                    if not number:
-                        raise
-                    break
-                if arrived.status:
-                    raise ApiError(
-                        "no server answers the system request",
-                        hint=f"Does {self._system.settings.key} use the system account?",
-                    )
-                self._take(arrived.data, found)
-        return found
 
-    def _take(self, data: bytes, found: Replicas) -> None:
-        """Add the answer of one server. What is not as expected is left out."""
-        try:
-            answer = orjson.loads(data)
-            server = answer["server"]
-            if str(server.get("domain") or "") != self._domain:
-                return
-            for account in answer["data"].get("account_details") or ():
-                for stream in account.get("stream_detail") or ():
-                    counts = {name: int(stream["state"].get(name) or 0) for name in FIELDS}
-                    found.setdefault(str(stream["name"]), {})[str(server["name"])] = counts
-        except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+def _add_server(data: bytes, js_domain: str, found: Replicas) -> None:
+    """Add the answer of one server. What is not as expected is left out."""
+    try:
+        answer = orjson.loads(data)
+        server = answer["server"]
+        if str(server.get("domain") or "") != js_domain:
             return
+        for account in answer["data"].get("account_details") or ():
+            for stream in account.get("stream_detail") or ():
+                counts = {name: int(stream["state"].get(name) or 0) for name in FIELDS}
+                found.setdefault(str(stream["name"]), {})[str(server["name"])] = counts
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError, ValueError):
+        return

@@ -75,11 +75,9 @@ class FilterChange(Struct, frozen=True):
     def start(self) -> int:
         """The first sequence that can be counted."""
         consumer = self.consumer
-        return (
-            (consumer.delivered + 1 if consumer.resumes_at is None else consumer.resumes_at)
-            if self.aspect == "narrowed"
-            else 1
-        )
+        if self.aspect == "narrowed":
+            return consumer.delivered + 1 if consumer.resumes_at is None else consumer.resumes_at
+        return 1
 
 
 class UndeliveredWalk(Struct):
@@ -144,11 +142,9 @@ class UndeliveredWalk(Struct):
             return "yes" if before else "no"  # still pending, or a work queue would not have it
         if not after:
             return "no"
-        return (
-            "yes"
-            if (before or reader.name in self._stopped) and not reader.filter_unset_briefly
-            else "maybe"
-        )
+        if (before or reader.name in self._stopped) and not reader.filter_unset_briefly:
+            return "yes"
+        return "maybe"
 
 
 def _filters_differ(reader: FilteredConsumer) -> bool:

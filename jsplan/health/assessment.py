@@ -63,11 +63,9 @@ def assess(flow: Flow, samples: Sequence[ReplicationSample], *, quick: bool = Fa
         found = _HEALTHY
     else:
         found = _assess_stalled(flow, samples, quick=quick)
-    return (
-        Assessment(False, causes.draining_workqueue(flow))
-        if found.healthy and last.origin.workqueue and not flow.consumer
-        else found
-    )
+    if found.healthy and last.origin.workqueue and not flow.consumer:
+        return Assessment(False, causes.draining_workqueue(flow))
+    return found
 
 
 def is_in_sync(flow: Flow, sample: ReplicationSample) -> bool:
@@ -196,18 +194,14 @@ def _assess_unreadable_origin(
         unknown = Assessment(None, causes.origin_unreadable(last.unread))
         return _HEALTHY if last.stored else unknown
     if last.answers is False and last.active < 0:
-        return (
-            Assessment(False, causes.domain_unknown(flow))
-            if len(samples) > 1 or quick
-            else _INCONCLUSIVE
-        )
+        if len(samples) > 1 or quick:
+            return Assessment(False, causes.domain_unknown(flow))
+        return _INCONCLUSIVE
     if not _is_proven(samples, quick=quick):
         return _HEALTHY if has_progressed(samples) else _INCONCLUSIVE
-    return (
-        Assessment(False, causes.link_down(flow))
-        if _is_silent(last)
-        else Assessment(None, causes.origin_unreadable(last.unread))
-    )
+    if _is_silent(last):
+        return Assessment(False, causes.link_down(flow))
+    return Assessment(None, causes.origin_unreadable(last.unread))
 
 
 def _is_proven(

@@ -79,11 +79,9 @@ def _has_filter_in_subject(flow: Flow) -> bool:
 
 def flow_control_stalled(flow: Flow) -> str:
     """Return the sentence: the origin waits for a flow control answer that does not reach it."""
-    fix = (
-        f": $JS.FC.{flow.name}.> is not exported, or not imported; run jsplan access --check"
-        if flow.imported
-        else ""
-    )
+    fix = ""
+    if flow.imported:
+        fix = f": $JS.FC.{flow.name}.> is not exported, or not imported; run jsplan access --check"
     return (
         f"{FLOW_CONTROL_STALLED}: the origin waits for an answer before it sends more,"
         f" and none reaches it{fix}"

@@ -6,8 +6,9 @@ They mean what they mean to `nats server check`. `ROWS` is the only table of the
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
 from msgspec import Struct
@@ -94,10 +95,6 @@ class Breach(Struct, frozen=True):
 # --- streams --------------------------------------------------------------------------------------
 
 
-def _origins(reading: Reading) -> list[dict[str, Any]]:
-    return reading.live.flows
-
-
 def _copies_nothing(config: Mapping[str, Any]) -> bool:
     return not (config.get("mirror") or config.get("sources"))
 
@@ -105,61 +102,44 @@ def _copies_nothing(config: Mapping[str, Any]) -> bool:
 def _check_lag(reading: Reading, most: int) -> str:
     if _copies_nothing(reading.live.raw):
         return "neither a mirror nor sources"
-    late = [origin for origin in _origins(reading) if int(origin.get("lag") or 0) >= most]
-    if not late:
-        return ""
-    first = max(late, key=lambda origin: int(origin["lag"]))
-    return f"{first['name']} is {int(first['lag']):,} messages behind"
+    lag, name = _find_most(reading.live.flows, "lag")
+    return f"{name} is {lag:,} messages behind" if lag >= most else ""
 
 
 def _check_seen(reading: Reading, most: int) -> str:
     if _copies_nothing(reading.live.raw):
         return "neither a mirror nor sources"
-    silent = [origin for origin in _origins(reading) if int(origin.get("active") or 0) >= most]
-    if not silent:
-        return ""
-    first = max(silent, key=lambda origin: int(origin["active"]))
-    return f"{first['name']} was last seen {format_duration(_round(first['active']))} ago"
+    silent, name = _find_most(reading.live.flows, "active")
+    return f"{name} was last seen {format_duration(_round(silent))} ago" if silent >= most else ""
+
+
+def _find_most(found: Iterable[Mapping[str, Any]], field: str) -> tuple[int, str]:
+    """Return the largest number of a field, and the first origin or replica that has it."""
+    numbers = [(int(each.get(field) or 0), str(each.get("name"))) for each in found]
+    return max(numbers, key=lambda pair: pair[0], default=(0, ""))
 
 
 def _need_origin(config: Mapping[str, Any], value: int) -> str:  # noqa: ARG001
     return "there is neither a mirror nor a source" if _copies_nothing(config) else ""
 
 
-def _sources(config: Mapping[str, Any]) -> int:
-    return len(config.get("sources") or ())
+def _sources_that(is_wrong: Callable[[int, int], bool]) -> tuple[Check, CheckConfig]:
+    def count(config: Mapping[str, Any], value: int) -> str:
+        number = len(config.get("sources") or ())
+        return count_text(number, "source") if is_wrong(number, value) else ""
 
+    def check_config(config: Mapping[str, Any], value: int) -> str:
+        return f"there are {found}" if (found := count(config, value)) else ""
 
-def _check_min_sources(reading: Reading, least: int) -> str:
-    count = _sources(reading.live.raw)
-    return count_text(count, "source") if count < least else ""
-
-
-def _check_max_sources(reading: Reading, most: int) -> str:
-    count = _sources(reading.live.raw)
-    return count_text(count, "source") if count > most else ""
-
-
-def _too_few_sources(config: Mapping[str, Any], least: int) -> str:
-    count = _sources(config)
-    return f"there are {count_text(count, 'source')}" if count < least else ""
-
-
-def _too_many_sources(config: Mapping[str, Any], most: int) -> str:
-    count = _sources(config)
-    return f"there are {count_text(count, 'source')}" if count > most else ""
+    return lambda reading, value: count(reading.live.raw, value), check_config
 
 
 def _replicas(config: Mapping[str, Any]) -> int:
     return int(config.get("num_replicas") or 1)
 
 
-def _is_alone(reading: Reading) -> bool:
-    return not reading.live.is_clustered or _replicas(reading.live.raw) <= 1
-
-
 def _check_peers(reading: Reading, expected: int) -> str:
-    if _is_alone(reading):
+    if not reading.live.is_clustered or _replicas(reading.live.raw) <= 1:
         return "it is not replicated"
     if not reading.live.server.get("leader"):
         return "it has no leader"
@@ -277,147 +257,51 @@ def _need_pinning(config: Mapping[str, Any], value: int) -> str:  # noqa: ARG001
 
 
 ROWS: Final = (
-    Row(
-        "stream",
-        "lag-critical",
-        "unsigned",
-        "The mirror or a source is that many messages behind.",
-        _check_lag,
-        _need_origin,
-    ),
-    Row(
-        "stream",
-        "seen-critical",
-        "duration",
-        "The mirror or a source was not seen for that time.",
-        _check_seen,
-        _need_origin,
-    ),
-    Row(
-        "stream",
-        "min-sources",
-        "integer",
-        "There are fewer sources.",
-        _check_min_sources,
-        _too_few_sources,
-    ),
-    Row(
-        "stream",
-        "max-sources",
-        "integer",
-        "There are more sources.",
-        _check_max_sources,
-        _too_many_sources,
-    ),
-    Row(
-        "stream",
-        "peer-expect",
-        "integer",
+    Row("stream", "lag-critical", "unsigned",
+        "The mirror or a source is that many messages behind.", _check_lag, _need_origin),
+    Row("stream", "seen-critical", "duration",
+        "The mirror or a source was not seen for that time.", _check_seen, _need_origin),
+    Row("stream", "min-sources", "integer",
+        "There are fewer sources.", *_sources_that(operator.lt)),
+    Row("stream", "max-sources", "integer",
+        "There are more sources.", *_sources_that(operator.gt)),
+    Row("stream", "peer-expect", "integer",
         "There is another number of replicas, no leader, or a replica is offline.",
-        _check_peers,
-        _other_replicas,
-    ),
-    Row(
-        "stream",
-        "peer-lag-critical",
-        "unsigned",
-        "A replica is more operations behind.",
-        _check_peer_lag,
-        _need_replicas,
-    ),
-    Row(
-        "stream",
-        "peer-seen-critical",
-        "duration",
-        "A replica was not seen for a longer time.",
-        _check_peer_seen,
-        _need_replicas,
-    ),
-    Row(
-        "stream",
-        "msgs-warn",
-        "unsigned",
-        "There are that many messages, or fewer.",
-        _check_messages,
-        _keeps_fewer,
-    ),
-    Row(
-        "stream",
-        "msgs-critical",
-        "unsigned",
-        "There are that many messages, or fewer.",
-        _check_messages,
-        _keeps_fewer,
-    ),
-    Row(
-        "stream",
-        "subjects-warn",
-        "integer",
+        _check_peers, _other_replicas),
+    Row("stream", "peer-lag-critical", "unsigned",
+        "A replica is more operations behind.", _check_peer_lag, _need_replicas),
+    Row("stream", "peer-seen-critical", "duration",
+        "A replica was not seen for a longer time.", _check_peer_seen, _need_replicas),
+    Row("stream", "msgs-warn", "unsigned",
+        "There are that many messages, or fewer.", _check_messages, _keeps_fewer),
+    Row("stream", "msgs-critical", "unsigned",
+        "There are that many messages, or fewer.", _check_messages, _keeps_fewer),
+    Row("stream", "subjects-warn", "integer",
         "There are that many subjects or more; or fewer, if `subjects-critical` is less.",
-        _check_subjects,
-    ),
-    Row(
-        "stream",
-        "subjects-critical",
-        "integer",
+        _check_subjects),
+    Row("stream", "subjects-critical", "integer",
         "There are that many subjects or more; or fewer, if it is below `subjects-warn`.",
-        _check_subjects,
-    ),
-    Row(
-        "consumer",
-        "outstanding-ack-critical",
-        "integer",
+        _check_subjects),
+    Row("consumer", "outstanding-ack-critical", "integer",
         "That many messages or more wait for their acknowledgement.",
-        _check_number("num_ack_pending", "unacknowledged messages"),
-        _fewer_acks,
-    ),
-    Row(
-        "consumer",
-        "waiting-critical",
-        "integer",
+        _check_number("num_ack_pending", "unacknowledged messages"), _fewer_acks),
+    Row("consumer", "waiting-critical", "integer",
         "That many pull requests or more wait.",
-        _check_number("num_waiting", "waiting pull requests"),
-        _fewer_pulls,
-    ),
-    Row(
-        "consumer",
-        "unprocessed-critical",
-        "integer",
+        _check_number("num_waiting", "waiting pull requests"), _fewer_pulls),
+    Row("consumer", "unprocessed-critical", "integer",
         "That many messages or more were not delivered yet.",
-        _check_number("num_pending", "pending messages"),
-    ),
-    Row(
-        "consumer",
-        "redelivery-critical",
-        "integer",
+        _check_number("num_pending", "pending messages")),
+    Row("consumer", "redelivery-critical", "integer",
         "That many messages or more are being redelivered.",
-        _check_number("num_redelivered", "redelivered messages"),
-        _no_redelivery,
-    ),
-    Row(
-        "consumer",
-        "last-delivery-critical",
-        "duration",
-        "Nothing was delivered for that time.",
-        _check_age("delivered", "delivery"),
-    ),
-    Row(
-        "consumer",
-        "last-ack-critical",
-        "duration",
+        _check_number("num_redelivered", "redelivered messages"), _no_redelivery),
+    Row("consumer", "last-delivery-critical", "duration",
+        "Nothing was delivered for that time.", _check_age("delivered", "delivery")),
+    Row("consumer", "last-ack-critical", "duration",
         "Nothing was acknowledged for that time.",
-        _check_age("ack_floor", "acknowledgement"),
-        _need_acks,
-    ),
-    Row(
-        "consumer",
-        "pinned",
-        "flag",
-        "A priority group has no pinned client.",
-        _check_pinned,
-        _need_pinning,
-    ),
-)
+        _check_age("ack_floor", "acknowledgement"), _need_acks),
+    Row("consumer", "pinned", "flag",
+        "A priority group has no pinned client.", _check_pinned, _need_pinning),
+)  # fmt: skip
 _BY_KEY: Final = {(row.kind, row.key): row for row in ROWS}
 
 

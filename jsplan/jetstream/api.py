@@ -272,14 +272,9 @@ class DomainApi:
             raise self._no_responders_error() from None
         except NotPermittedError as error:
             raise NotPermittedError(f"domain {self.domain.key}: {error}", hint=error.hint) from None
-        except ApiTimeoutError as error:
-            raise ApiTimeoutError(
-                f"domain {self.domain.key} does not answer: {error}", hint=error.hint
-            ) from None
-        except ConnectionLostError as error:
-            raise ConnectionLostError(
-                f"domain {self.domain.key} does not answer: {error}", hint=error.hint
-            ) from None
+        except (ApiTimeoutError, ConnectionLostError) as error:
+            text = f"domain {self.domain.key} does not answer: {error}"
+            raise type(error)(text, hint=error.hint) from None
 
     async def publish(
         self, subject: str, payload: bytes, headers: Mapping[str, str], *, timeout: float
@@ -423,7 +418,7 @@ class DomainApi:
         take: Callable[[int, dict[str, Any] | None], object],
         payload: bytes = b"",
     ) -> None:
-        """Send many INFO requests at once; `take` gets the number and the answer of each.
+        """Send many INFO or LIST requests at once; `take` gets the number and the answer of each.
 
         The answer is None where the object does not exist. Refused requests are not taken: one
         `request_info` says why. Raises what `request` raises, with the first failure; what was
@@ -485,23 +480,6 @@ class DomainApi:
         found = await self._explain(self.connection.request_each(queries, parse))
         return [each for each in found if each is not None]
 
-    async def first_pages(
-        self, apis: Sequence[str], take: Callable[[int, dict[str, Any]], object]
-    ) -> None:
-        """Send the first request of many lists at once; `take` gets the number and page of each.
-
-        Raises what `request` raises, with the first failure; what was taken by then is right.
-        """
-        prefix = self.domain.api_prefix
-
-        def parse(number: int, data: bytes) -> None:
-            page = self.parse(apis[number], data)
-            restore_created(page, self.domain.key, self._known_objects)
-            take(number, page)
-
-        requests = [(f"{prefix}.{api}", b'{"offset":0}') for api in apis]
-        await self._explain(self.connection.request_each(requests, parse))
-
     async def pages(
         self,
         api: str,
@@ -547,12 +525,7 @@ class DomainApi:
 
         A cluster lists a stream whose servers are down as `missing`, with a state of zeros.
         """
-        found, offline = dict[str, dict[str, Any]](), dict[str, str]()
-        async for page in self.pages("STREAM.LIST", "streams"):
-            found |= {info["config"]["name"]: info for info in page.get("streams") or ()}
-            offline |= dict.fromkeys(page.get("missing") or (), NO_SERVER)
-            offline |= page.get("offline") or {}
-        return [info for name, info in found.items() if name not in offline], offline
+        return await self._list_infos("STREAM.LIST", "streams", NO_SERVER)
 
     async def consumers(
         self, stream: str, first: dict[str, Any] | None = None
@@ -562,12 +535,20 @@ class DomainApi:
         A cluster lists a consumer whose servers are down as `missing`, with a state of zeros and
         without a name. `first` is the first page, where it was read before.
         """
+        api = f"CONSUMER.LIST.{stream}"
+        return await self._list_infos(api, "consumers", NO_SERVER_OF_CONSUMER, first)
+
+    async def _list_infos(
+        self, api: str, key: str, missing: str, first: dict[str, Any] | None = None
+    ) -> tuple[list[dict[str, Any]], dict[str, str]]:
+        """Return what is under `key` on all pages, each once, and by name what has no server."""
         found, offline = dict[str, dict[str, Any]](), dict[str, str]()
-        async for page in self.pages(f"CONSUMER.LIST.{stream}", "consumers", first=first):
-            found |= {info["name"]: info for info in page.get("consumers") or () if info["name"]}
-            offline |= dict.fromkeys(page.get("missing") or (), NO_SERVER_OF_CONSUMER)
+        async for page in self.pages(api, key, first=first):
+            for info in page.get(key) or ():
+                found[info["config"]["name"] if key == "streams" else info["name"]] = info
+            offline |= dict.fromkeys(page.get("missing") or (), missing)
             offline |= page.get("offline") or {}
-        return [info for name, info in found.items() if name not in offline], offline
+        return [info for name, info in found.items() if name and name not in offline], offline
 
     async def all_consumers(self, stream: str) -> list[dict[str, Any]]:
         """Return CONSUMER.INFO of each consumer; raise ApiError where one cannot be read.

@@ -63,11 +63,9 @@ def _read_keys(target: ConnectionSettings) -> tuple[str | None, str | None]:
     try:
         return parse_creds(content) if what == "creds" else (None, parse_seed(content))
     except ValueError as error:
-        hint = (
-            "Write one with: nsc generate creds"
-            if what == "creds"
-            else "It has one line, the seed, which begins with SU."
-        )
+        hint = "It has one line, the seed, which begins with SU."
+        if what == "creds":
+            hint = "Write one with: nsc generate creds"
         raise ConnectError(
             f"connection {target.key}: its {what} file {_shown_path(target, path)} {error}",
             hint=hint,

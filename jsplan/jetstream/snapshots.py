@@ -176,11 +176,9 @@ async def _next_chunk(inbox: Inbox, what: str, idle: float, *, first: bool) -> I
 
 def _require_complete(arrived: InboxMessage, frames: S2Frames, what: str) -> None:
     if arrived.status not in ("", "204"):
-        hint = (
-            "The server had to wait too long for this side."
-            if arrived.status.startswith("408")
-            else "Look at the server's log."
-        )
+        hint = "Look at the server's log."
+        if arrived.status.startswith("408"):
+            hint = "The server had to wait too long for this side."
         raise ApiError(
             f"{what} was ended by the server after {frames.bytes} bytes: {arrived.status}",
             hint=hint,

@@ -11,14 +11,14 @@ from msgspec.structs import asdict
 from jsplan.codes import LINT
 from jsplan.diagnostics import Diagnostic, Severity, did_you_mean
 from jsplan.documents.lint import Ignored
-from jsplan.lint.rule import Hit, Rule
+from jsplan.lint.rule import Rule
 from jsplan.resources.buckets import alias_of, with_aliases
 
 if TYPE_CHECKING:
     from jsplan.address import Address
     from jsplan.config.model import DeclaredResource
     from jsplan.diagnostics import SourceRange
-    from jsplan.lint.view import View
+    from jsplan.lint.view import Hit, View
 
 #: The finding of this module itself: an ignore without a finding.
 UNUSED_IGNORE: Final = "JS200"

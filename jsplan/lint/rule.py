@@ -1,33 +1,16 @@
-"""A rule, and the finding of a rule."""
+"""A rule, and how a function becomes one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal
 
 from msgspec import Struct
 
-from jsplan.address import Address
 from jsplan.codes import LINT
-
-if TYPE_CHECKING:
-    from jsplan.lint.view import View
+from jsplan.lint.view import Hit, View
 
 Level = Literal["note", "warning"]
-
-
-class Hit(NamedTuple):
-    """One finding of a rule: `field` is the stream's or consumer's, for its place in the files.
-
-    `detail` says what to do if the rule's own `fix` is too general. `also` are other addresses
-    whose files may ignore it.
-    """
-
-    address: Address
-    text: str
-    field: str = ""
-    detail: str = ""
-    also: tuple[Address, ...] = ()
 
 
 class Rule(Struct, frozen=True):
@@ -49,3 +32,10 @@ class Rule(Struct, frozen=True):
     def title(self) -> str:
         """Its finding in one line."""
         return LINT[self.code]
+
+
+def rule(
+    code: str, level: Level, *, why: str, fix: str, in_plan: bool = True, needs_live: bool = False
+) -> Callable[[Callable[[View], Iterable[Hit]]], Rule]:
+    """Make the function below it a rule."""
+    return lambda check: Rule(code, level, check, why, fix, in_plan, needs_live)

@@ -8,10 +8,10 @@ of the workspace says. An import joins nothing but what it names.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -34,6 +34,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class Hit(NamedTuple):
+    """One finding of a rule: `field` is the stream's or consumer's, for its place in the files.
+
+    `detail` says what to do if the rule's own `fix` is too general. `also` are other addresses
+    whose files may ignore it.
+    """
+
+    address: Address
+    text: str
+    field: str = ""
+    detail: str = ""
+    also: tuple[Address, ...] = ()
+
+
 class LintItem(Struct, frozen=True):
     """One stream, bucket or consumer.
 
@@ -46,10 +60,24 @@ class LintItem(Struct, frozen=True):
     config: Config
     declared: DeclaredResource | None = None
 
+    def hit(
+        self, text: str, field: str = "", detail: str = "", also: tuple[Address, ...] = ()
+    ) -> Hit:
+        """Return a finding about it."""
+        return Hit(self.address, text, field, detail, also)
+
     @property
     def retention(self) -> str:
         """The retention of a stream."""
         return str(self.config.get("retention", "limits"))
+
+    @property
+    def workers(self) -> str:
+        """The group or groups of workers that share a consumer, unless one of them is pinned."""
+        if self.config.get("priority_policy") == "pinned_client":
+            return ""
+        groups = ", ".join(self.config.get("priority_groups", ()))
+        return str(self.config.get("deliver_group") or groups)
 
     @property
     def replicas(self) -> int:
@@ -103,19 +131,26 @@ class View:
     @cached_property
     def all_streams(self) -> dict[Address, LintItem]:
         """Streams and buckets by address in the files; unmanaged ones as far as they were read."""
-        found = {a: self._stream(a) for a in self.workspace.resources if a.is_stream}
-        for address, live in self.live.items():
-            if address.is_stream and self.topology.find_declared(address) not in found:
-                found[address] = LintItem(address, {}, live.compact)
-        return found
+        return self._list_items(lambda address: address.is_stream, self._predict_stream)
 
     @cached_property
     def all_consumers(self) -> dict[Address, LintItem]:
         """Consumers, in the same way."""
-        found = {a: self._consumer(a) for a in self.workspace.resources if a.kind == "consumer"}
-        for address, live in self.live.items():
-            if address.kind == "consumer" and self.topology.find_declared(address) not in found:
-                found[address] = LintItem(address, {}, live.compact)
+        return self._list_items(lambda address: address.kind == "consumer", self._predict_consumer)
+
+    def _list_items(
+        self,
+        is_wanted: Callable[[Address], bool],
+        predict: Callable[[Address, Mapping[str, Any]], Config],
+    ) -> dict[Address, LintItem]:
+        found: dict[Address, LintItem] = {}
+        for address in filter(is_wanted, self.workspace.resources):
+            fields, declared = self.topology.bodies[address], self.workspace.resources[address]
+            config = self.known_configs.get(address) or predict(address, fields)
+            found[address] = LintItem(address, fields, config, declared)
+        for address in filter(is_wanted, self.live):
+            if self.topology.find_declared(address) not in found:
+                found[address] = LintItem(address, {}, self.live[address].compact)
         return found
 
     @cached_property
@@ -134,15 +169,6 @@ class View:
         assert parent is not None
         return self.all_streams.get(self.topology.find_declared(parent))
 
-    def _stream(self, address: Address) -> LintItem:
-        fields = self.topology.bodies[address]
-        return LintItem(
-            address,
-            fields,
-            self.known_configs.get(address) or self._predict_stream(address, fields),
-            self.workspace.resources[address],
-        )
-
     def _predict_stream(self, address: Address, fields: Mapping[str, Any]) -> Config:
         body = {"name": address.stream, **fields}
         config = STREAM.compact(
@@ -154,15 +180,6 @@ class View:
         )
         STREAM.fill_derived(config, self.level(address.domain))
         return config
-
-    def _consumer(self, address: Address) -> LintItem:
-        fields = self.topology.bodies[address]
-        return LintItem(
-            address,
-            fields,
-            self.known_configs.get(address) or self._predict_consumer(address, fields),
-            self.workspace.resources[address],
-        )
 
     def _predict_consumer(self, address: Address, fields: Mapping[str, Any]) -> Config:
         config = CONSUMER.compact(

@@ -111,11 +111,9 @@ def _build_jetstream(pool: Pool, workspace: Workspace, live: Live, key: str) -> 
     usual = domain.api_prefix in ("$JS.API", f"$JS.{domain.js_domain}.API")
     facts = live.domains[domain.key]
     own = bool(facts.info) and (server.get("domain") or None) == (facts.info.get("domain") or None)
-    advertised = (
-        len({url.rsplit(":", 1)[-1] + url for url in server.get("connect_urls") or ()})
-        if own
-        else 0
-    )
+    advertised = 0
+    if own:
+        advertised = len({url.rsplit(":", 1)[-1] + url for url in server.get("connect_urls") or ()})
     root = str(server.get("cluster") or server.get("server_name") or domain.connection)
     account = (root, connection.account or login, None if usual else domain.api_prefix)
     return Jetstream(

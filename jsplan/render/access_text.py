@@ -48,9 +48,8 @@ def render(found: Access, console: Console, *, style: str = "both") -> None:
 
 def _flows(found: Access, console: Console) -> None:
     flows = list(dict.fromkeys(why for need in found.needs for why in need.needed_by))
-    _line(console, f"# {count_text(len(flows), 'flow')} between accounts:")
-    for flow in flows:
-        _line(console, f"#   {flow}")
+    head = f"# {count_text(len(flows), 'flow')} between accounts:"
+    _lines(console, head, *(f"#   {flow}" for flow in flows))
     if any(need.optional for need in found.needs):
         _line(console, f"# {REPLY_FLAG}: for servers since 2.14 that have or will have this flag")
 
@@ -58,31 +57,22 @@ def _flows(found: Access, console: Console) -> None:
 def _account(found: Access, account: AccountGrants, console: Console, style: str) -> None:
     name = _name(found, account.account)
     if style in ("both", "config"):
-        _line(console, "")
-        _line(
-            console,
-            (
-                f"# Account {name}, in the configuration of every server that has "
-                f"it: into its block in accounts {{ … }}"
-            ),
+        head = (
+            f"# Account {name}, in the configuration of every server that has "
+            f"it: into its block in accounts {{ … }}"
         )
-        for line in account.configuration.splitlines():
-            _line(console, line)
+        _lines(console, "", head, *account.configuration.splitlines())
     if style in ("both", "nsc"):
-        _line(console, "")
-        _line(console, f"# Account {name} with nsc; then: nsc push -a {account.account}")
-        for command in account.nsc:
-            _line(console, command)
+        head = f"# Account {name} with nsc; then: nsc push -a {account.account}"
+        _lines(console, "", head, *account.nsc)
 
 
 def _render_changes(changes: list[AppChange], console: Console) -> None:
     """Print who gains and who loses what."""
     for change in changes:
-        _line(console, f"{change.app}")
-        for text in change.gains:
-            _line(console, f"  + may {text}", "green")
-        for text in change.loses:
-            _line(console, f"  - may no longer {text}", "red")
+        _line(console, change.app)
+        _lines(console, *(f"  + may {text}" for text in change.gains), style="green")
+        _lines(console, *(f"  - may no longer {text}" for text in change.loses), style="red")
     gains, loses = (
         sum(len(getattr(each, name)) for each in changes) for name in ("gains", "loses")
     )
@@ -97,22 +87,16 @@ def _render_app(found: Access, app: AppAccess, console: Console, style: str) -> 
     account = _name(found, app.account) if app.account else "the account of its connection"
     where = f"in {account} on the servers of domain {app.domain}"
     if style in ("both", "config"):
-        _line(console, "")
-        _line(console, f"# {app.app}, {where}. Its client sets the inbox prefix {app.inbox}.")
-        _line(console, f"# {{user: {app.user}, password: …, permissions: ${variable_of(app.app)}}}")
-        _escapes(app, console, "#   ")
-        for line in app.configuration.splitlines():
-            _line(console, line)
+        _lines(
+            console,
+            "",
+            f"# {app.app}, {where}. Its client sets the inbox prefix {app.inbox}.",
+            f"# {{user: {app.user}, password: …, permissions: ${variable_of(app.app)}}}",
+            *(f"#   {app.app} {escape}" for escape in app.escapes),
+            *app.configuration.splitlines(),
+        )
     if style in ("both", "nsc"):
-        _line(console, "")
-        _line(console, f"# {app.app} with nsc")
-        _line(console, app.nsc)
-
-
-def _escapes(app: AppAccess, console: Console, indent: str) -> None:
-    """Print what the permissions of an application allow beyond its uses."""
-    for escape in app.escapes:
-        _line(console, f"{indent}{app.app} {escape}")
+        _lines(console, "", f"# {app.app} with nsc", app.nsc)
 
 
 def _render_proof(app: AppAccess, proof: Proof, console: Console) -> None:
@@ -121,16 +105,15 @@ def _render_proof(app: AppAccess, proof: Proof, console: Console) -> None:
         problem = f": {use.problem}" if use.problem else ""
         _line(console, f"{mark} {app.app} {use.use}{problem}", style)
     count = len(app.publish) + len(app.subscribe) - proof.unproven
-    for subject in proof.unneeded:
-        _line(console, f"✗ {app.app} does not need {subject}", "red")
-    for request in proof.permitted:
-        _line(console, f"✗ {app.app} may {request}, which it does not declare", "red")
+    wrong = [f"does not need {subject}" for subject in proof.unneeded]
+    wrong += [f"may {request}, which it does not declare" for request in proof.permitted]
+    _lines(console, *(f"✗ {app.app} {text}" for text in wrong), style="red")
     text = f"{app.app}: {count_text(count, 'permission')}, {count - len(proof.unneeded)} needed; "
     text += f"{proof.refused} other requests refused by nats-server {proof.version}"
     if proof.unproven:
         text += f"; {proof.unproven} for {REPLY_FLAG} not tried"
     _line(console, text, "green" if proof.is_complete else "red")
-    _escapes(app, console, "  ")
+    _lines(console, *(f"  {app.app} {escape}" for escape in app.escapes))
 
 
 def _render_check(found: Access, console: Console) -> None:
@@ -147,8 +130,7 @@ def _render_check(found: Access, console: Console) -> None:
             style,
         )
         if need.status == "missing" and not need.optional:
-            for why in need.needed_by:
-                _line(console, f"    needed: {why}")
+            _lines(console, *(f"    needed: {why}" for why in need.needed_by))
     _line(console, summary_line(found), "red" if found.with_status("missing") else "green")
 
 
@@ -176,6 +158,11 @@ def summary_line(found: Access) -> str:
     lacking = sum(1 for need in optional if need.status != "ok")
     more = f" {lacking} of {len(optional)} for {REPLY_FLAG} are not there." if lacking else ""
     return f"Access: {', '.join(parts) or 'nothing missing'} of {subjects}.{more}"
+
+
+def _lines(console: Console, *texts: str, style: str = "") -> None:
+    for text in texts:
+        _line(console, text, style)
 
 
 def _line(console: Console, text: str, style: str = "") -> None:

@@ -60,11 +60,9 @@ def render(result: ApplyResult, console: Console, line: str | None = None) -> No
     if saved := result.backup:
         lines.add(
             0,
-            (
-                "Saved before messages were deleted: "
-                f"{count_text(len(saved['streams']), 'stream')} in "
-                f"{safe(display_path(Path(saved['folder'])))}"
-            ),
+            "Saved before messages were deleted: "
+            f"{count_text(len(saved['streams']), 'stream')} in "
+            f"{safe(display_path(Path(saved['folder'])))}",
         )
     lines.print(console)
 
@@ -73,11 +71,9 @@ def _render_backfill(lines: Lines, copy: dict[str, Any]) -> None:
     """Render the result of one backfill."""
     name = (f"backfill {safe(copy['name'])}", "strong")
     if copy["status"] == "done":
-        gaps = (
-            f"; {count_text(copy['gap_messages'], 'message')} were gone before"
-            if copy["gap_messages"]
-            else ""
-        )
+        gaps = ""
+        if copy["gap_messages"]:
+            gaps = f"; {count_text(copy['gap_messages'], 'message')} were gone before"
         lines.add(0, name, f": {count_text(copy['copied'], 'message')} copied and compared{gaps}")
         return
     lines.add(0, _HEADS[copy["status"]], name)
@@ -102,11 +98,9 @@ def _render_skipped(lines: Lines, skipped: list[StepResult]) -> None:
     for reason, domains in group_domains.group_by_domain(
         (step.address.partition("/")[0], step.error or "") for step in offline
     ):
-        where = (
-            f", {group_domains.format_domains(list(dict.fromkeys(domains)))}"
-            if len(set(domains)) > 1
-            else ""
-        )
+        where = ""
+        if len(set(domains)) > 1:
+            where = f", {group_domains.format_domains(list(dict.fromkeys(domains)))}"
         lines.add(
             0,
             ("Not done", "warn"),

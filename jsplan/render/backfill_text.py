@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from jsplan import units
 from jsplan.address import BACKFILL_PREFIX
 from jsplan.diagnostics import quote_shell
-from jsplan.documents.backfill import BOUNDED, COMPARED
+from jsplan.documents.backfill import BOUNDED, COMPARED, DIFFERENCE_KINDS
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
 from jsplan.units import count_text, format_bytes
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         EntryStatus,
         OriginCheck,
         OriginPreview,
+        OriginRange,
         OriginResult,
         Orphan,
         Verification,
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
 
 #: Ranges that are listed; the rest is counted.
 MAX_RANGES = 10
-_PREVIEW_STATUS = {
-    "new": ("not run yet", "warn"),
-    "started": ("started, not finished", "warn"),
-    "done": ("done", "good"),
-}
 _MEASURED = {
     COMPARED: "compared with what the target has, by headers only",
     BOUNDED: "not compared with what the target has: that needs the extra `spark`",
@@ -65,50 +61,34 @@ def render_run(result: BackfillResult, console: Console) -> None:
 
 
 def _render_origin(lines: Lines, origin: OriginResult) -> None:
-    lines.add(
-        2,
-        (safe(origin.origin), "strong"),
-        " -> ",
-        (safe(origin.target), "strong"),
-        f"  {format_range(origin.first, origin.last)}",
-    )
+    _add_sides(lines, origin, f"  {format_range(origin.first, origin.last)}")
     if origin.copied:
         rate = origin.copied / origin.seconds if origin.seconds else 0
         how = f", by {safe(origin.path)}" if origin.path else ""
         lines.add(
             6,
-            (
-                f"copied {count_text(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in "
-                f"{origin.seconds:.1f}s ({rate:,.0f}/s){how}"
-            ),
+            f"copied {count_text(origin.copied, 'message')}, {format_bytes(origin.bytes)}, in "
+            f"{origin.seconds:.1f}s ({rate:,.0f}/s){how}",
         )
     else:
         lines.add(6, ("nothing to copy: the target has it, or its own source brings it", "dim"))
     if origin.verified:
         lines.add(6, ("compared with the origin: equal, in order, each once", "good"))
     if origin.attempts > 1:
-        lines.add(
-            6,
-            (f"in {origin.attempts} attempts", "dim"),
-        )
+        lines.add(6, (f"in {origin.attempts} attempts", "dim"))
     if origin.gap_messages:
-        gone = "was" if origin.gap_messages == 1 else "were"
-        words = (
-            f"{count_text(origin.gap_messages, 'message')} {gone} gone at the origin "
-            f"before it could be copied: {format_ranges(origin.gaps)}"
-        )
-        lines.add(
-            6,
-            ("gap: ", "warn"),
-            words.replace("it could", "they could") if origin.gap_messages > 1 else words,
-        )
+        count = count_text(origin.gap_messages, "message")
+        gone, them = ("was", "it") if origin.gap_messages == 1 else ("were", "they")
+        words = f"{count} {gone} gone at the origin before {them} could be copied: "
+        lines.add(6, ("gap: ", "warn"), words + format_ranges(origin.gaps))
     if origin.skipped_count:
         seqs = format_ranges([[seq, seq] for seq in origin.skipped])
-        lines.add(
-            6,
-            ("skipped: ", "warn"),
-            f"{count_text(origin.skipped_count, 'message')} too large for the target: {seqs}",
-        )
+        count = count_text(origin.skipped_count, "message")
+        lines.add(6, ("skipped: ", "warn"), f"{count} too large for the target: {seqs}")
+
+
+def _add_sides(lines: Lines, origin: OriginRange, words: str) -> None:
+    lines.add(2, (safe(origin.origin), "strong"), " -> ", (safe(origin.target), "strong"), words)
 
 
 def format_range(first: int, last: int) -> str:
@@ -150,16 +130,9 @@ def render_verification(found: Verification, console: Console) -> None:
     for origin in found.origins:
         _render_check(lines, origin)
     if found.others:
-        lines.add(
-            2,
-            (
-                (
-                    f"{count_text(found.others, 'message')} of the target "
-                    f"{'comes' if found.others == 1 else 'come'} from elsewhere"
-                ),
-                "dim",
-            ),
-        )
+        verb = "comes" if found.others == 1 else "come"
+        text = f"{count_text(found.others, 'message')} of the target {verb} from elsewhere"
+        lines.add(2, (text, "dim"))
     lines.blank()
     lines.add(0, (verify_line(found), "bad" if found.differences else "good"))
     lines.print(console)
@@ -167,13 +140,7 @@ def render_verification(found: Verification, console: Console) -> None:
 
 def _render_check(lines: Lines, origin: OriginCheck) -> None:
     counts = origin.counts
-    lines.add(
-        2,
-        (safe(origin.origin), "strong"),
-        " -> ",
-        (safe(origin.target), "strong"),
-        f"  {format_range(origin.first, origin.last)}",
-    )
+    _add_sides(lines, origin, f"  {format_range(origin.first, origin.last)}")
     known = [
         f"{counts[kind]:,} {kind}"
         for kind in ("equal", "repaired", "expired", "skipped")
@@ -185,18 +152,10 @@ def _render_check(lines: Lines, origin: OriginCheck) -> None:
             f"origin {one.origin_seq:,}" if one.origin_seq else "",
             f"target {one.target_seq:,}" if one.target_seq else "",
         ]
-        lines.add(6, (f"{_KINDS[one.kind]:<14}", "bad"), ", ".join(filter(None, where)))
+        kind = one.kind.replace("_", " ")
+        lines.add(6, (f"{kind:<14}", "bad"), ", ".join(filter(None, where)))
     if (left := origin.differences - len(origin.listed)) > 0:
         lines.add(6, (f"and {left:,} more", "dim"))
-
-
-_KINDS = {
-    "missing": "missing",
-    "extra": "extra",
-    "different": "different",
-    "twice": "twice",
-    "out_of_order": "out of order",
-}
 
 
 def verify_line(found: Verification) -> str:
@@ -205,11 +164,13 @@ def verify_line(found: Verification) -> str:
     Parts that are zero are left out, except for the equal ones.
     """
     total = {
-        kind: sum(origin.counts[kind] for origin in found.origins) for kind in ("equal", *_KINDS)
+        kind: sum(origin.counts[kind] for origin in found.origins)
+        for kind in ("equal", *DIFFERENCE_KINDS)
     }
     parts = [
-        f"{total['equal']:,} equal",
-        *(f"{total[kind]:,} {words}" for kind, words in _KINDS.items() if total[kind]),
+        f"{number:,} {kind.replace('_', ' ')}"
+        for kind, number in total.items()
+        if number or kind == "equal"
     ]
     return f"Verified: {', '.join(parts)}." + ("" if found.differences else " Both sides agree.")
 
@@ -241,10 +202,8 @@ def render_status(found: BackfillStatus, console: Console) -> None:
             _render_orphan(lines, left)
         lines.add(
             2,
-            (
-                "Their messages never reached a target. If no other workspace runs these "
-                "backfills: nats stream rm NAME"
-            ),
+            "Their messages never reached a target. If no other workspace runs these "
+            "backfills: nats stream rm NAME",
         )
     for domain, reason in found.offline.items():
         lines.add(0, ("! ", "bad"), f"no answer from domain {safe(domain)}: {safe(reason)}")
@@ -262,31 +221,18 @@ def render_status(found: BackfillStatus, console: Console) -> None:
 def _render_entry(lines: Lines, entry: EntryStatus) -> None:
     words, role = _STATUS[entry.status]
     when = f" {entry.done_at}" if entry.status == "done" and entry.done_at else ""
-    lines.add(
-        0,
-        (safe(entry.name), "strong"),
-        "  ",
-        (words + when, role),
-    )
+    lines.add(0, (safe(entry.name), "strong"), "  ", (words + when, role))
     for origin in entry.origins:
         lines.add(
             2,
-            (
-                f"{safe(origin.origin)} -> {safe(origin.target)}  "
-                f"{format_range(origin.first, origin.last)}"
-            ),
+            f"{safe(origin.origin)} -> {safe(origin.target)}  "
+            f"{format_range(origin.first, origin.last)}",
         )
         parts = [f"{count_text(origin.copied, 'message')} copied"]
-        parts += (
-            [f"gone before they could be copied: {format_ranges(origin.gaps)}"]
-            if origin.gaps
-            else []
-        )
-        parts += (
-            [f"too large: {format_ranges([[seq, seq] for seq in origin.skipped])}"]
-            if origin.skipped
-            else []
-        )
+        if origin.gaps:
+            parts.append(f"gone before they could be copied: {format_ranges(origin.gaps)}")
+        if origin.skipped:
+            parts.append(f"too large: {format_ranges([[seq, seq] for seq in origin.skipped])}")
         lines.add(6, ("; ".join(parts), "dim"))
     for left in entry.orphans:
         _render_orphan(lines, left)
@@ -318,7 +264,7 @@ def _render_orphan(lines: Lines, orphan: Orphan) -> None:
 def render(found: BackfillPreview, console: Console) -> None:
     """Render each origin with its pending messages, the strategy, an estimate and the command."""
     lines = Lines()
-    words, role = _PREVIEW_STATUS[found.status]
+    words, role = _STATUS[found.status]
     lines.add(0, (safe(found.name), "strong"), "  ", (words, role))
     for origin in found.origins:
         _render_pending(lines, origin, at_most=_say_at_most(found))
@@ -332,10 +278,7 @@ def render(found: BackfillPreview, console: Console) -> None:
         if found.estimate is not None and found.messages:
             lines.add(
                 2,
-                (
-                    f"about {_time(found.estimate.seconds)}, an estimate: "
-                    f"{safe(found.estimate.basis)}"
-                ),
+                f"about {_time(found.estimate.seconds)}, an estimate: {safe(found.estimate.basis)}",
             )
     lines.blank()
     lines.add(0, (summary_line(found), "strong"))
@@ -347,7 +290,7 @@ def render(found: BackfillPreview, console: Console) -> None:
 def _render_pending(lines: Lines, origin: OriginPreview, *, at_most: str) -> None:
     pinned = ", pinned" if origin.pinned else ""
     words = f"  {format_range(origin.first, origin.last)}{pinned}" if not origin.error else ""
-    lines.add(2, (safe(origin.origin), "strong"), " -> ", (safe(origin.target), "strong"), words)
+    _add_sides(lines, origin, words)
     if origin.error:
         lines.add(6, ("not measured: ", "bad"), safe(origin.error))
     elif origin.done:
@@ -377,11 +320,9 @@ def summary_line(found: BackfillPreview) -> str:
         counted = f"{at_most}{count_text(found.messages, 'message')} to copy of the others"
         rest = f", {counted}" if unmeasured < len(found.origins) else ""
         return f"Backfill: {count_text(unmeasured, 'origin')} not measured{rest}."
-    return (
-        f"Backfill: {at_most}{count_text(found.messages, 'message')} to copy."
-        if found.messages
-        else "Backfill: nothing to copy."
-    )
+    if found.messages:
+        return f"Backfill: {at_most}{count_text(found.messages, 'message')} to copy."
+    return "Backfill: nothing to copy."
 
 
 def _say_at_most(found: BackfillPreview) -> str:

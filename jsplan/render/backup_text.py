@@ -42,10 +42,8 @@ def render(document: dict[str, Any], folder: str, console: Console) -> None:
     content = f"{streams}, {consumers} and {messages}"
     lines.add(
         0,
-        (
-            f"{safe(display_path(Path(folder)))} holds {content}: "
-            f"{format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}."
-        ),
+        f"{safe(display_path(Path(folder)))} holds {content}: "
+        f"{format_bytes(total['bytes'])} in {format_bytes(total['archive_bytes'])}.",
     )
     lines.print(console)
 

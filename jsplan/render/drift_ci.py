@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jsplan.render import drift_rows
-from jsplan.render.escape import safe_html
+from jsplan.render.escape import safe_html, workflow_command
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -105,7 +105,8 @@ def render_github(drift: Drift, fail_on: Collection[str]) -> str:
         for row in drift_rows.rows(drift)
     ]
     lines += [
-        _command("warning", d.code, f"{d.summary}. {d.detail}", d.range) for d in drift.diagnostics
+        workflow_command("warning", d.code, f"{d.summary}. {d.detail}", d.range)
+        for d in drift.diagnostics
     ]
     return "\n".join([*lines, drift_rows.summary_line(drift)]) + "\n"
 
@@ -113,26 +114,9 @@ def render_github(drift: Drift, fail_on: Collection[str]) -> str:
 def _annotation(row: Row, place: SourceRange | None, fail_on: Collection[str]) -> str:
     fails = drift_rows.is_failure(row, fail_on) or row.kind == "offline"
     level = "error" if fails and row.severity != "cosmetic" else "warning" if fails else "notice"
-    return _command(
+    return workflow_command(
         level,
         f"{row.kind}: {row.address}",
         "\n".join([f"{row.address} {row.summary} ({row.severity})", *row.details]),
         place,
     )
-
-
-def _command(level: str, title: str, message: str, place: SourceRange | None) -> str:
-    where = (
-        f"file={_property(place.file)},line={place.line},col={place.column},"
-        if place is not None
-        else ""
-    )
-    return f"::{level} {where}title={_property(title)}::{_data(message)}"
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

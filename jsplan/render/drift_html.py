@@ -54,11 +54,9 @@ def _section(kind: str, members: list[Row]) -> str:
 
 
 def _article(row: Row) -> str:
-    details = (
-        f"<pre><code>{chr(10).join(map(safe_html, row.details))}</code></pre>"
-        if row.details
-        else ""
-    )
+    details = ""
+    if row.details:
+        details = f"<pre><code>{chr(10).join(map(safe_html, row.details))}</code></pre>"
     tag = f'<span class="tag">{safe_html(row.severity)}</span>'
     return (
         f'<article class="{safe_html(row.severity)}">{tag}<code>{safe_html(row.address)}</code> '
@@ -76,9 +74,6 @@ def _notes(drift: Drift) -> list[str]:
         for m in drift.mutes
     ]
     pending = drift.summary["pending"]
-    lines += (
-        [f"{count_text(pending, 'resource')} pending in the files (see jsplan plan)."]
-        if pending
-        else []
-    )
+    if pending:
+        lines.append(f"{count_text(pending, 'resource')} pending in the files (see jsplan plan).")
     return [f'<p class="dim">{safe_html(line)}</p>' for line in lines]

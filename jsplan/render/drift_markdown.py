@@ -81,14 +81,9 @@ def _notes(drift: Drift) -> list[str]:
     ]
     counts = drift.summary
     lines += [f"- {count_text(counts['muted'], 'finding')} muted."] if counts["muted"] else []
-    lines += (
-        [
-            (
-                f"- {count_text(counts['pending'], 'resource')} pending in the files: see "
-                "`jsplan plan`."
-            )
-        ]
-        if counts["pending"]
-        else []
-    )
+    if counts["pending"]:
+        lines.append(
+            f"- {count_text(counts['pending'], 'resource')} pending in the files: see "
+            "`jsplan plan`."
+        )
     return [*lines, ""] if lines else []

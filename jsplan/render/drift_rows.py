@@ -152,30 +152,34 @@ def _threshold_row(breach: dict[str, Any]) -> Row:
 
 
 def _offline_row(domain: dict[str, Any]) -> Row:
-    words = [safe(str(domain.get("reason") or "it cannot be reached"))]
-    allowed = domain.get("may_be_offline")
-    if allowed is not None and not domain.get("excused"):
-        words.append(
-            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last "
-            f"seen {domain.get('last_seen')})"
-        )
-    return Row(
-        "excused" if domain.get("excused") else "offline",
-        "functional",
-        safe(str(domain.get("domain", "?"))),
-        " ".join(words),
+    kind = "excused" if domain.get("excused") else "offline"
+    name = safe(str(domain.get("domain", "?")))
+    return Row(kind, "functional", name, safe(offline_reason(domain)))
+
+
+def offline_reason(domain: dict[str, Any]) -> str:
+    """Return why a domain was not read, and for how long it may be offline if that is over."""
+    reason, allowed = (
+        str(domain.get("reason") or "it cannot be reached"),
+        domain.get("may_be_offline"),
+    )
+    if allowed is None or domain.get("excused"):
+        return reason
+    return (
+        f"{reason} (longer than its may_be_offline of {units.format_duration(allowed)}; last "
+        f"seen {domain.get('last_seen')})"
     )
 
 
-def _unmanaged_row(item: Unmanaged) -> Row:
+def describe_unmanaged(item: Unmanaged) -> list[str]:
+    """Return the content of what nothing declares, and when it was created, as far as known."""
     amount = [count_text(item.messages, "message")] if item.messages is not None else []
     amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
     amount += [f"created {safe(item.created)}"] if item.created else []
-    amount += ["ephemeral"] if item.ephemeral else []
-    return Row(
-        "unmanaged",
-        item.severity,
-        safe(item.address),
-        "is in no file and not in state",
-        (", ".join(amount),) if amount else (),
-    )
+    return amount + (["ephemeral"] if item.ephemeral else [])
+
+
+def _unmanaged_row(item: Unmanaged) -> Row:
+    amount, address = ", ".join(describe_unmanaged(item)), safe(item.address)
+    details = (amount,) if amount else ()
+    return Row("unmanaged", item.severity, address, "is in no file and not in state", details)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jsplan import group_domains, units
-from jsplan.render import diagnostics_text, summary
+from jsplan import group_domains
+from jsplan.render import diagnostics_text, drift_rows, summary
 from jsplan.render.diagnostics_text import render_interruptions
 from jsplan.render.escape import safe
 from jsplan.render.lines import Lines
@@ -48,10 +48,8 @@ def _replication(lines: Lines, drift: Drift) -> None:
             0,
             ("  ! ", "bad"),
             (ends, "strong"),
-            (
-                f" ({flow['kind']}): "
-                f"{cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}"
-            ),
+            f" ({flow['kind']}): "
+            f"{cause}{_format_lag(flow.get('origin_last_seq'), flow.get('last_seq'))}",
         )
     lines.blank()
 
@@ -79,17 +77,10 @@ def _unmanaged(lines: Lines, drift: Drift, *, verbose: bool) -> None:
     lines.add(0, ("Unmanaged (on the servers, in no file and not in state):", "strong"))
     shown = drift.unmanaged if verbose else drift.unmanaged[:_MAX_SHOWN]
     for item in shown:
-        amount = [count_text(item.messages, "message")] if item.messages is not None else []
-        amount += [units.format_bytes(item.bytes)] if item.bytes is not None else []
-        amount += [f"created {safe(item.created)}"] if item.created else []
-        amount += ["ephemeral"] if item.ephemeral else []
+        amount = drift_rows.describe_unmanaged(item)
         amount += [item.severity] if item.severity != "cosmetic" else []
-        lines.add(
-            0,
-            ("  ? ", "import"),
-            safe(item.address),
-            (f" [{', '.join(amount)}]" if amount else "", "dim"),
-        )
+        shown_amount = f" [{', '.join(amount)}]" if amount else ""
+        lines.add(0, ("  ? ", "import"), safe(item.address), (shown_amount, "dim"))
     if len(shown) < len(drift.unmanaged):
         lines.add(4, (f"and {len(drift.unmanaged) - len(shown):,} more; -v lists all", "dim"))
     lines.blank()
@@ -115,16 +106,10 @@ def _render_offline(lines: Lines, drift: Drift, *, verbose: bool) -> None:
 
 def _offline_reason(domain: dict[str, Any]) -> tuple[str, str]:
     """Return `Offline` or `Not read` (not excused), and the reason."""
-    excused, allowed = bool(domain.get("excused")), domain.get("may_be_offline")
-    words = [str(domain.get("reason") or "it cannot be reached")]
-    if excused:
-        words.append("(within its may_be_offline)")
-    elif allowed is not None:
-        words.append(
-            f"(longer than its may_be_offline of {units.format_duration(allowed)}; last "
-            f"seen {domain.get('last_seen')})"
-        )
-    return "Offline" if excused else "Not read", " ".join(words)
+    reason = drift_rows.offline_reason(domain)
+    if domain.get("excused"):
+        return "Offline", f"{reason} (within its may_be_offline)"
+    return "Not read", reason
 
 
 def _mutes(lines: Lines, drift: Drift, *, verbose: bool) -> None:
@@ -146,11 +131,10 @@ def _summary(drift: Drift) -> Lines:
         lines.add(0, (summary.NO_DRIFT, "good"))
     lines.add(0, (summary.drift_line(drift), "strong"))
     extra = [count_text(counts["muted"], "finding") + " muted"] if counts["muted"] else []
-    extra += (
-        [f"{count_text(counts['pending'], 'resource')} pending in the files (see jsplan plan)"]
-        if counts["pending"]
-        else []
-    )
+    if counts["pending"]:
+        extra.append(
+            f"{count_text(counts['pending'], 'resource')} pending in the files (see jsplan plan)"
+        )
     if extra:
         lines.add(0, (f"{'; '.join(extra)}.", "dim"))
     offline = {str(domain.get("domain")) for domain in drift.offline}

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 from html import escape
+from typing import TYPE_CHECKING
 
 from jsplan.invisible_characters import INVISIBLE
+
+if TYPE_CHECKING:
+    from jsplan.diagnostics import SourceRange
 
 
 def safe(text: str) -> str:
@@ -39,3 +43,19 @@ def safe_lines(text: str) -> list[str]:
 def quote_json(value: object) -> str:
     """Return a value as JSON on one line; letters of every script are unchanged."""
     return safe(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def workflow_command(level: str, title: str, message: str, place: SourceRange | None) -> str:
+    """Return a workflow command of GitHub, which shows the message at the line of the place."""
+    properties = {"title": title}
+    if place is not None:
+        where = {"file": place.file, "line": str(place.line), "col": str(place.column)}
+        properties = where | properties
+    shown = ",".join(f"{name}={_escape_signs(value, ':,')}" for name, value in properties.items())
+    return f"::{level} {shown}::{_escape_signs(message)}"
+
+
+def _escape_signs(text: str, more: str = "") -> str:
+    for character in "%\r\n" + more:
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text

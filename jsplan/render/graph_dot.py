@@ -25,10 +25,10 @@ def render(graph: Graph) -> str:
         "  edge [fontname=sans, fontsize=10];",
     ]
     for number, cluster in enumerate(graph.domain_groups):
-        title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
+        title = _quoted(cluster.shown_title)
         lines += [
             f"  subgraph cluster_{number} {{",
-            f"    label={_quoted(title)}; style=filled; color=lightgrey; fillcolor=whitesmoke;",
+            f"    label={title}; style=filled; color=lightgrey; fillcolor=whitesmoke;",
         ]
         for node in graph.nodes:
             if node.domain == cluster.key:
@@ -44,11 +44,9 @@ def _node(node: Node) -> Iterator[str]:
         node.summary,
         ACTION_STYLES[node.action][0] if node.action else "",
     ]
-    style = (
-        "rounded,dashed"
-        if node.kind == "outside" or node.action == "deferred"
-        else "rounded,filled"
-    )
+    style = "rounded,filled"
+    if node.kind == "outside" or node.action == "deferred":
+        style = "rounded,dashed"
     looks = (
         f"shape={_SHAPES[node.kind]}, style={_quoted(style)}, fillcolor=white{_color(node.action)}"
     )
@@ -66,11 +64,7 @@ def _node(node: Node) -> Iterator[str]:
 
 
 def _link(link: Link) -> str:
-    words = " ".join(
-        word
-        for word in (link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label)
-        if word
-    )
+    words = link.shown_kind
     style = "solid" if link.kind == "mirror" else "dashed"
     return (
         f"  {_quoted(link.origin)} -> {_quoted(link.downstream)} [label={_quoted(words)}, "

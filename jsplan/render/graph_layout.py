@@ -8,8 +8,9 @@ little too wide.
 
 from __future__ import annotations
 
+import math
 import unicodedata
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -25,6 +26,7 @@ MAX_WIDTH: Final = 340.0
 MAX_SUBJECTS: Final = 8
 _NARROW, _WIDE = "fijlrtI.,:;'|!()[]{}·-", "mwMW@%"
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
 GAP, COLUMN, INNER, HEAD, SIDE = 14.0, 130.0, 70.0, 28.0, 14.0
 
 
@@ -94,7 +96,7 @@ def arrange(graph: Graph) -> Layout:
     x = 0.0
     for keys in columns:
         y, widest = 0.0, 0.0
-        for key in _order_domains(keys, graph, domain, out.boxes):
+        for key in _order(keys, graph, out.boxes, domain):
             size = _place_domain(key, inner[key], x, y, graph, out)
             y, widest = y + size.height + 2 * GAP, max(widest, size.width)
         x += widest + COLUMN
@@ -210,10 +212,9 @@ def _outward_sides(
 ) -> dict[str, int]:
     """Return the side of nodes that are connected with other domains: above zero is right."""
     found: dict[str, int] = {}
-    for link in links:
-        for one, other in ((link.origin, link.downstream), (link.downstream, link.origin)):
-            if domain[one] == cluster.key != domain[other]:
-                found[one] = found.get(one, 0) + (1 if out.column[other] > out.column[one] else -1)
+    for one, other in _both_ways(links):
+        if domain[one] == cluster.key != domain[other]:
+            found[one] = found.get(one, 0) + (1 if out.column[other] > out.column[one] else -1)
     return found
 
 
@@ -225,7 +226,7 @@ def _place_domain(
     for number, column in enumerate(columns):
         top = y + HEAD + 4
         wide = max((out.cards[node].width for node in column), default=0.0)
-        for node in _order_by_links(column, graph, out.boxes):
+        for node in _order(column, graph, out.boxes, {node: node for node in column}):
             size = out.cards[node]
             out.boxes[node] = Box(left, top, wide, size.height)
             top += size.height + GAP
@@ -252,37 +253,27 @@ def _column_gap(columns: Sequence[Sequence[str]], graph: Graph) -> float:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def _order_by_links(nodes: Sequence[str], graph: Graph, placed: Mapping[str, Box]) -> list[str]:
-    """Order by the height of the neighbours that are placed already."""
-    around: dict[str, list[float]] = {node: [] for node in nodes}
-    for link in graph.links:
-        for one, other in ((link.origin, link.downstream), (link.downstream, link.origin)):
-            if one in around and other in placed:
-                around[one].append(placed[other].middle)
-    index = {node: number for number, node in enumerate(nodes)}
-    return sorted(
-        nodes,
-        key=lambda node: (
-            sum(around[node]) / len(around[node]) if around[node] else 1e9,
-            index[node],
-        ),
-    )
-
-
-def _order_domains(
-    keys: Sequence[str], graph: Graph, domain: Mapping[str, str], placed: Mapping[str, Box]
+def _order(
+    keys: Sequence[str], graph: Graph, placed: Mapping[str, Box], key_of: Mapping[str, str]
 ) -> list[str]:
-    """Order the domains of one column by their connections to the columns before."""
+    """Order nodes, or their domains, by the height of the neighbours that are placed already.
+
+    `key_of` has the key of each node.
+    """
     around: dict[str, list[float]] = {key: [] for key in keys}
-    for link in graph.links:
-        for one, other in ((link.origin, link.downstream), (link.downstream, link.origin)):
-            if domain[one] in around and other in placed:
-                around[domain[one]].append(placed[other].middle)
-    index = {key: number for number, key in enumerate(keys)}
+    for one, other in _both_ways(graph.links):
+        if key_of.get(one) in around and other in placed:
+            around[key_of[one]].append(placed[other].middle)
     return sorted(
-        keys,
-        key=lambda key: (sum(around[key]) / len(around[key]) if around[key] else 1e9, index[key]),
+        keys, key=lambda key: sum(around[key]) / len(around[key]) if around[key] else math.inf
     )
+
+
+def _both_ways(links: Iterable[Link]) -> Iterator[tuple[str, str]]:
+    """Yield the ends of each link, seen from either."""
+    for link in links:
+        yield link.origin, link.downstream
+        yield link.downstream, link.origin
 
 
 def _center_columns(columns: Sequence[Sequence[str]], out: Layout, graph: Graph) -> None:
@@ -329,16 +320,12 @@ def text_width(text: str, size: float, *, mono: bool = False, bold: bool = False
             total += 1.05
         elif mono:
             total += 0.61
+        elif letter in _NARROW:
+            total += 0.4
+        elif letter in _WIDE:
+            total += 0.95
         else:
-            total += (
-                0.4
-                if letter in _NARROW
-                else 0.95
-                if letter in _WIDE
-                else 0.7
-                if letter.isupper()
-                else 0.62
-            )
+            total += 0.7 if letter.isupper() else 0.62
     return total * size * (1.14 if bold else 1.0)
 
 
@@ -371,25 +358,16 @@ STYLE: Final = {
 def build_card(node: Node) -> Card:
     """Return the card of a node: name, subjects, facts, consumers."""
     wanted = [("name", node.name, "")]
-    wanted += [("subject", subject, "") for subject in _visible_subjects(node.subjects)]
-    wanted += (
-        [("more", f"and {len(node.subjects) - MAX_SUBJECTS} more subjects", "")]
-        if len(node.subjects) > MAX_SUBJECTS + 1
-        else []
-    )
+    subjects, more = _visible(node.subjects)
+    wanted += [("subject", subject, "") for subject in subjects]
+    wanted += [("more", f"and {more} more subjects", "")] if more else []
     wanted += [("facts", node.summary, "")] if node.summary else []
-    readers = (
-        node.consumers if len(node.consumers) <= MAX_SUBJECTS + 1 else node.consumers[:MAX_SUBJECTS]
-    )
+    readers, more = _visible(node.consumers)
     wanted += [
         ("reader", f"▸ {r.name}" + (f"  {r.summary}" if r.summary else ""), r.action or "")
         for r in readers
     ]
-    wanted += (
-        [("more", f"and {len(node.consumers) - MAX_SUBJECTS} more consumers", "")]
-        if len(node.consumers) > MAX_SUBJECTS + 1
-        else []
-    )
+    wanted += [("more", f"and {more} more consumers", "")] if more else []
     limit = MAX_WIDTH - 2 * PAD - BAR
     badge = 74.0 if node.action or node.kind != "stream" else 0.0
     rows = []
@@ -411,8 +389,10 @@ def build_card(node: Node) -> Card:
     )
 
 
-def _visible_subjects(subjects: tuple[str, ...]) -> tuple[str, ...]:
-    return subjects if len(subjects) <= MAX_SUBJECTS + 1 else subjects[:MAX_SUBJECTS]
+def _visible(items: tuple[T, ...]) -> tuple[tuple[T, ...], int]:
+    """Return what a card lists, and how many it only counts: never one."""
+    shown = items if len(items) <= MAX_SUBJECTS + 1 else items[:MAX_SUBJECTS]
+    return shown, len(items) - len(shown)
 
 
 def _row_width(row: Row) -> float:

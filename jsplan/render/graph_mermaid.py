@@ -26,8 +26,7 @@ def render(graph: Graph) -> str:
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = ["flowchart LR", f"  %% {_comment_text(graph.title)}"]
     for number, cluster in enumerate(graph.domain_groups):
-        title = f"{cluster.title} ×{cluster.count}" if cluster.count > 1 else cluster.title
-        lines.append(f'  subgraph d{number}["{_text(title)}"]')
+        lines.append(f'  subgraph d{number}["{_text(cluster.shown_title)}"]')
         for node in graph.nodes:
             if node.domain == cluster.key:
                 lines += _node(node, ids[node.id])
@@ -61,12 +60,8 @@ def _fate(fate: str | None) -> str:
 
 
 def _link(link: Link, ids: dict[str, str]) -> str:
-    words = [link.kind if link.count == 1 else f"{link.count} {link.kind}s", link.label]
     arrow = "==>" if link.kind == "mirror" else "-.->"
-    return (
-        f'  {ids[link.origin]} {arrow}|"{_text(" ".join(word for word in words if word))}"| '
-        f"{ids[link.downstream]}"
-    )
+    return f'  {ids[link.origin]} {arrow}|"{_text(link.shown_kind)}"| {ids[link.downstream]}'
 
 
 def _classes(graph: Graph, ids: dict[str, str]) -> Iterator[str]:

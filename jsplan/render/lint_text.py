@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
+from msgspec.structs import replace
+
 from jsplan.codes import CODES
 from jsplan.render import diagnostics_text
-from jsplan.render.escape import safe
+from jsplan.render.escape import safe, workflow_command
 from jsplan.render.lines import Lines
 from jsplan.units import count_text
 
@@ -186,21 +188,8 @@ def workflow_commands(findings: Iterable[Diagnostic], root: Path) -> str:
     return "\n".join(_command(diagnostic, root) for diagnostic in findings)
 
 
-def _command(diagnostic: Diagnostic, root: Path) -> str:
-    at = diagnostic.range
-    where = (
-        {"file": relative_file(at, root), "line": str(at.line), "col": str(at.column)}
-        if at is not None
-        else {}
-    )
-    parts = ",".join(
-        f"{name}={_escaped(value, ':,')}"
-        for name, value in (where | {"title": diagnostic.code}).items()
-    )
-    return f"::{_COMMANDS[diagnostic.severity]} {parts}::{_escaped(finding_text(diagnostic))}"
-
-
-def _escaped(text: str, more: str = "") -> str:
-    for character in "%\r\n" + more:
-        text = text.replace(character, f"%{ord(character):02X}")
-    return text
+def _command(found: Diagnostic, root: Path) -> str:
+    place = found.range
+    if place is not None:
+        place = replace(place, file=relative_file(place, root))
+    return workflow_command(_COMMANDS[found.severity], found.code, finding_text(found), place)

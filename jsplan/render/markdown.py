@@ -20,11 +20,9 @@ def escape_text(words: str) -> str:
 def code_span(words: str) -> str:
     """Return a code span that holds exactly these words, including backticks."""
     fence = "`" * (max((len(run) for run in re.findall("`+", words)), default=0) + 1)
-    return (
-        f"{fence} {words} {fence}"
-        if words.startswith("`") or words.endswith("`")
-        else f"{fence}{words}{fence}"
-    )
+    if words.startswith("`") or words.endswith("`"):
+        return f"{fence} {words} {fence}"
+    return f"{fence}{words}{fence}"
 
 
 def fenced_block(lines: Sequence[str], language: str = "", *, indent: str = "") -> list[str]:

@@ -71,9 +71,6 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
         else summary.no_changes_line(plan)
     )
     shaped = plan_text.format_options(plan)
-    limited = (
-        "This plan is limited by --target or --exclude: it does not show everything that differs."
-    )
     deferred = summary.deferred_line(d.address for d in plan.deferred)
     parts = [
         ("error", "The plan has errors; nothing can be applied." if plan.errored else ""),
@@ -86,7 +83,7 @@ def _head(plan: Plan, found: list[Row]) -> list[str]:
             else "",
         ),
         ("", f"Planned with {shaped}" if shaped else ""),
-        ("warning", limited if plan.targets or plan.options.get("excludes") else ""),
+        ("warning", plan_text.LIMITED if plan.targets or plan.options.get("excludes") else ""),
         ("", summary.rehearsal_line(plan)),
         ("warning", deferred),
         ("dim", f"Planned {plan.timestamp} by jsplan {plan.jsplan_version}."),
@@ -306,11 +303,10 @@ def _findings(plan: Plan) -> str:
                 "Every finding by itself", [_finding(found, "") for found in plan.diagnostics]
             )
         )
-    return (
-        f"<section><h2>Findings ({len(plan.diagnostics):,})</h2>\n{chr(10).join(items)}</section>"
-        if items
-        else ""
-    )
+    if not items:
+        return ""
+    title = f"Findings ({len(plan.diagnostics):,})"
+    return f"<section><h2>{title}</h2>\n{chr(10).join(items)}</section>"
 
 
 def _finding(found: Diagnostic, where: str) -> str:
@@ -328,14 +324,12 @@ def _steps(plan: Plan) -> str:
     """Return all steps of an apply, in the order of the plan."""
     items = "".join(f"<li>{safe_html(step.title)}</li>" for step in plan.steps)
     heading = count_text(len(plan.steps), "step")
-    return (
-        (
+    if items:
+        return (
             f'<details class="more"><summary>What is done, in order ({heading})</summary>'
             f"<ol>{items}</ol></details>"
         )
-        if items
-        else ""
-    )
+    return ""
 
 
 def _plan_facts(plan: Plan, sha256: str) -> str:

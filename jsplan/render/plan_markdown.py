@@ -156,11 +156,9 @@ def _changes(found: list[Row]) -> Iterator[PageItem]:
 
 def _headline(row: Row) -> str:
     resource = row.group.resource
-    moved = (
-        f" (moved from {code_span(safe(resource.previous_address))})"
-        if resource.previous_address
-        else ""
-    )
+    moved = ""
+    if resource.previous_address:
+        moved = f" (moved from {code_span(safe(resource.previous_address))})"
     where = f", {escape_text(safe(row.group.where))}" if row.group.where else ""
     return f"{code_span(safe(resource.address))} {row.outcome}{moved}{where}"
 
@@ -180,11 +178,9 @@ def _change_with_fields(row: Row) -> list[str]:
         return [f"- {_headline(row)}", *diff_block(body, indent="  ")]
     resource = row.group.resource
     where = f", {safe_html(row.group.where)}" if row.group.where else ""
-    moved = (
-        f" (moved from <code>{safe_html(resource.previous_address)}</code>)"
-        if resource.previous_address
-        else ""
-    )
+    moved = ""
+    if resource.previous_address:
+        moved = f" (moved from <code>{safe_html(resource.previous_address)}</code>)"
     line = f"<code>{safe_html(resource.address)}</code> {row.outcome}{moved}{where}"
     return [f"<details><summary>{line}</summary>", "", *diff_block(body), "", "</details>"]
 
@@ -194,7 +190,7 @@ def _other_sections(plan: Plan, *, verbose: bool) -> list[str]:
     drift = Lines()
     plan_text.add_drift(drift, plan_text.relevant_drift(plan), verbose=verbose)
     parts = [
-        ("Changed outside of jsplan", _drift(drift)),
+        ("Changed outside of jsplan", [PageItem(line, line) for line in _plain_lines(drift)[1:]]),
         (
             "Copied",
             [PageItem(line, line) for line in _plain_lines(plan_text.render_backfills(plan))],
@@ -229,16 +225,10 @@ def _finding(found: Diagnostic, where: str) -> PageItem:
         f"\\[{escape_text(safe(found.code))}\\]"
     )
     place = f" at {code_span(safe(str(found.range)))}" if found.range else ""
-    detail = (
-        f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}"
-        if found.detail.strip()
-        else ""
-    )
+    detail = ""
+    if found.detail.strip():
+        detail = f" {' '.join(escape_text(line) for line in safe_lines(found.detail))}"
     return PageItem(f"{brief}\n", f"{brief}{place}{detail}\n")
-
-
-def _drift(drift: Lines) -> list[PageItem]:
-    return [PageItem(line, line) for line in _plain_lines(drift)[1:]]
 
 
 def _plain_lines(lines: Lines) -> list[str]:

@@ -66,11 +66,9 @@ def action_title(action: str) -> str:
 
 def action_of(resource: ResourceChange) -> str:
     """Return the action of a change, as one of `ACTIONS`."""
-    return (
-        "import"
-        if resource.change.importing
-        else _ACTION_NAMES.get(resource_text.action_key(resource), "other")
-    )
+    if resource.change.importing:
+        return "import"
+    return _ACTION_NAMES.get(resource_text.action_key(resource), "other")
 
 
 def rows(plan: Plan, *, verbose: bool = False) -> list[Row]:

@@ -32,16 +32,7 @@ if TYPE_CHECKING:
 
 #: An element of `sources` whose origin is in another domain.
 _ELEMENT = re.compile(r'(\s*)[-+~] sources\["[^"]*@\$JS\.([^."]+)\.API')
-#: The most severe changes are last, next to the summary.
-_ORDER = (
-    ("forget",),
-    ("no-op",),
-    ("create",),
-    ("update",),
-    ("create", "delete"),
-    ("delete", "create"),
-    ("delete",),
-)
+LIMITED = "This plan is limited by --target or --exclude: it does not show everything that differs."
 IMPORT_HINT = (
     "To take in what is only on the server, declare it first, or have it written: "
     "--generate-config NAME.jsplan.yaml; "
@@ -60,13 +51,12 @@ def render(
 
     `missing_flags` lists the flags without which an apply would refuse the plan.
     """
+    lines = Lines()
     if words := reverted_entry(plan):
-        lines = Lines()
         lines.add(0, (safe(words), "strong"))
         lines.blank()
-        lines.print(console)
-    drift = relevant_drift(plan)
-    _print_drift(drift, console, verbose=verbose)
+    add_drift(lines, relevant_drift(plan), verbose=verbose)
+    lines.print(console)
     found = changed_resources(plan)
     _intro(plan, bool(found or plan.backfills), console)
     groups = group_changes(found, plan, verbose=verbose)
@@ -103,7 +93,7 @@ def changed_resources(plan: Plan) -> list[ResourceChange]:
         for r in plan.resource_changes
         if r.change.importing or r.previous_address or action_key(r) != ("no-op",)
     ]
-    rank = {actions: number for number, actions in enumerate(_ORDER)}
+    rank = {actions: number for number, actions in enumerate(resource_text.HEADS)}
     parents = {r.address: _parent(r) for r in changed}
     worst: dict[str, int] = {}
     for r in changed:
@@ -133,17 +123,9 @@ def group_changes(
     resources: list[ResourceChange], plan: Plan | None = None, *, verbose: bool = False
 ) -> list[group_domains.Group]:
     """Group changes that are alike in many domains; with `verbose` each stands alone."""
-    return (
-        [group_domains.Group(r, (r,)) for r in resources]
-        if verbose
-        else group_domains.group_resources(resources, plan)
-    )
-
-
-def _print_drift(drift: list[ResourceChange], console: Console, *, verbose: bool) -> None:
-    lines = Lines()
-    add_drift(lines, drift, verbose=verbose)
-    lines.print(console)
+    if verbose:
+        return [group_domains.Group(r, (r,)) for r in resources]
+    return group_domains.group_resources(resources, plan)
 
 
 def add_drift(lines: Lines, drift: list[ResourceChange], *, verbose: bool) -> None:
@@ -158,24 +140,12 @@ def add_drift(lines: Lines, drift: list[ResourceChange], *, verbose: bool) -> No
 
 def _add_drifted(lines: Lines, resource: ResourceChange, where: str) -> None:
     grade = f" ({resource.severity})" if resource.severity else ""
-    if resource.change.after is None:
-        lines.add(
-            0,
-            ("  - ", "delete"),
-            (safe(resource.address), "strong"),
-            f" is gone{grade}",
-            (where, "strong"),
-        )
-    else:
-        lines.add(
-            0,
-            ("  ~ ", "update"),
-            (safe(resource.address), "strong"),
-            f" was changed{grade}",
-            (where, "strong"),
-        )
-        for change in resource.change.fields:
-            resource_text.add_field_change(lines, resource.type, change)
+    gone = resource.change.after is None
+    sign, says = (("  - ", "delete"), "is gone") if gone else (("  ~ ", "update"), "was changed")
+    address = (safe(resource.address), "strong")
+    lines.add(0, sign, address, f" {says}{grade}", (where, "strong"))
+    for change in [] if gone else resource.change.fields:
+        resource_text.add_field_change(lines, resource.type, change)
     lines.blank()
 
 
@@ -191,16 +161,7 @@ def _intro(plan: Plan, anything: bool, console: Console) -> None:
     if not importing and (shaped := format_options(plan)):
         lines.add(0, (f"Planned with {shaped}", "dim"))
     if limited:
-        lines.add(
-            0,
-            (
-                (
-                    "This plan is limited by --target or --exclude: it does not show "
-                    "everything that differs."
-                ),
-                "warn",
-            ),
-        )
+        lines.add(0, (LIMITED, "warn"))
     if len(lines):
         lines.blank()
     lines.print(console)
@@ -212,11 +173,9 @@ def headline(plan: Plan, *, limited: bool) -> str:
         return "jsplan will import the following"
     if plan.mode != "destroy":
         return "jsplan will do the following"
-    return (
-        "jsplan will destroy the following"
-        if limited
-        else "jsplan will destroy everything that it manages"
-    )
+    if limited:
+        return "jsplan will destroy the following"
+    return "jsplan will destroy everything that it manages"
 
 
 def format_options(plan: Plan) -> str:
@@ -342,10 +301,8 @@ def _summary(plan: Plan) -> Lines:
         if plan.options.get("import"):
             lines.add(0, (IMPORT_HINT, "dim"))
     if plan.steps and all(step.op == "state.update" for step in plan.steps):
-        lines.add(
-            0,
-            ("Nothing is sent to a server: only jsplan's own record is brought up to date.", "dim"),
-        )
+        text = "Nothing is sent to a server: only jsplan's own record is brought up to date."
+        lines.add(0, (text, "dim"))
     if line := summary.deferred_line(d.address for d in plan.deferred):
         lines.add(0, line)
     return lines

@@ -149,11 +149,9 @@ class LiveProgress:
             read = _format_read(self._read)
             seconds = _format_seconds(now - self._began)
             wheel = self._spinner(Text(f" {self._phase}{read} {seconds}"))
-            return (
-                Group(wheel, _render_copies(list(self._copies.values())[:8]))
-                if self._copies
-                else wheel
-            )
+            if self._copies:
+                return Group(wheel, _render_copies(list(self._copies.values())[:8]))
+            return wheel
         head = Text(self._format_steps(now - self._steps_began), "bold")
         running = list(self._running.items())[:8]
         rows: list[RenderableType] = [
@@ -201,12 +199,9 @@ def _render_bars(moving: list[tuple[str, float, int, int]], now: float) -> Table
             if total
             else format_bytes(done)
         )
-        bar = ProgressBar(
-            total=total or None, completed=min(done, total), width=24, pulse=not total
-        )
         table.add_row(
             Text(f"   {title}"),
-            bar,
+            _bar(done, total),
             Text(shown, "dim"),
             Text(f"{format_bytes(int(rate))}/s {_format_seconds(now - began)}", "dim"),
         )
@@ -217,14 +212,13 @@ def _render_copies(copies: list[MessagesMoved]) -> Table:
     """Return a row for each copy: bar, messages, rate, and remaining time."""
     table = Table.grid(padding=(0, 1, 0, 1))
     for copy in copies:
-        bar = ProgressBar(
-            total=copy.total or None,
-            completed=min(copy.done, copy.total),
-            width=24,
-            pulse=not copy.total,
-        )
+        bar = _bar(copy.done, copy.total)
         table.add_row(Text("   "), bar, Text(format_copied(copy), "dim"))
     return table
+
+
+def _bar(done: int, total: int) -> ProgressBar:
+    return ProgressBar(total=total or None, completed=min(done, total), width=24, pulse=not total)
 
 
 def _format_read(read: ObjectsRead | None) -> str:

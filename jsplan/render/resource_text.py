@@ -32,19 +32,16 @@ if TYPE_CHECKING:
 
 BODY_INDENT = 6
 
-#: actions -> symbol, role, description of the change
-_HEADS = {
-    ("create",): ("+", "create", "will be created"),
-    ("update",): ("~", "update", "will be updated in place"),
-    ("delete",): ("-", "delete", "will be destroyed"),
-    ("delete", "create"): (
-        "-/+",
-        "replace",
-        "will be replaced: deleted with its data, then created",
-    ),
-    ("create", "delete"): ("-/+", "update", "will be replaced, its data carried over"),
+_DELETED_FIRST = "will be replaced: deleted with its data, then created"
+#: actions -> symbol, role, description of the change; the most severe ones last.
+HEADS: dict[tuple[str, ...], tuple[str, str, str]] = {
     ("forget",): ("#", "forget", "will be forgotten; it stays on the server"),
     ("no-op",): (" ", "dim", "unchanged"),
+    ("create",): ("+", "create", "will be created"),
+    ("update",): ("~", "update", "will be updated in place"),
+    ("create", "delete"): ("-/+", "update", "will be replaced, its data carried over"),
+    ("delete", "create"): ("-/+", "replace", _DELETED_FIRST),
+    ("delete",): ("-", "delete", "will be destroyed"),
 }
 _CONSUMER_HEADS = {
     ("delete", "create"): ("-/+", "replace", "will be replaced; its position is lost"),
@@ -77,7 +74,7 @@ def render(resource: ResourceChange, where: str = "") -> Lines:
 def headline(resource: ResourceChange) -> tuple[str, str, str]:
     """Return a sign, its role, and the change of the resource in words."""
     actions = action_key(resource)
-    heads = _HEADS | _CONSUMER_HEADS if resource.type == "consumer" else _HEADS
+    heads = HEADS | _CONSUMER_HEADS if resource.type == "consumer" else HEADS
     if resource.relocated_from and resource.action_reason == TARGET_PREPARED:
         origin = safe(resource.relocated_from)
         return "+", "create", f"will be prepared: a copy that follows {origin}"
@@ -289,22 +286,16 @@ def _format_messages(hazard: Hazard) -> str:
     if hazard.exact is not False:
         return "" if most is None or _mentions_number(hazard, most) else count_text(most, "message")
     if hazard.at_least is None:
-        return (
-            ""
-            if most is None or _mentions_number(hazard, most)
-            else f"at most {count_text(most, 'message')}"
-        )
+        if most is None or _mentions_number(hazard, most):
+            return ""
+        return f"at most {count_text(most, 'message')}"
     if most is None or most == hazard.at_least:
-        return (
-            ""
-            if not hazard.at_least or _mentions_number(hazard, hazard.at_least)
-            else f"at least {count_text(hazard.at_least, 'message')}"
-        )
-    return (
-        ""
-        if _mentions_number(hazard, hazard.at_least) and _mentions_number(hazard, most)
-        else f"{hazard.at_least:,} to {most:,} messages"
-    )
+        if not hazard.at_least or _mentions_number(hazard, hazard.at_least):
+            return ""
+        return f"at least {count_text(hazard.at_least, 'message')}"
+    if _mentions_number(hazard, hazard.at_least) and _mentions_number(hazard, most):
+        return ""
+    return f"{hazard.at_least:,} to {most:,} messages"
 
 
 def _mentions_number(hazard: Hazard, number: int) -> bool:

@@ -8,7 +8,7 @@ from jsplan.address import names_content
 from jsplan.documents.plan import FieldChange
 from jsplan.render.escape import safe, safe_lines
 from jsplan.render.lines import Lines, add_table
-from jsplan.render.resource_text import add_field_change
+from jsplan.render.resource_text import HEADS, add_field_change
 from jsplan.render.values import non_default_leaves, scalar
 from jsplan.units import count_text
 
@@ -44,12 +44,7 @@ _PARTS = (
 )
 #: The counts of a plan, shown for a session that never recorded its result.
 _PLANNED = ("import", "add", "change", "replace", "destroy", "forget")
-_SIGNS = {
-    ("create",): ("+", "create"), ("update",): ("~", "update"), ("delete",): ("-", "delete"),
-    ("forget",): ("#", "forget"),
-    ("no-op",): (">", "import"), ("delete", "create"): ("-/+", "replace"),
-    ("create", "delete"): ("-/+", "update"),
-}  # fmt: skip
+_HEADS = HEADS | {("no-op",): (">", "import", ""), (): ("?", "warn", "")}
 
 
 def render(state: dict[str, Any], console: Console) -> None:
@@ -61,24 +56,11 @@ def render(state: dict[str, Any], console: Console) -> None:
     where = safe(str(state.get("workspace"))) + (
         f", environment {safe(str(state['environment']))}" if state.get("environment") else ""
     )
-    lines.add(
-        0,
-        (
-            f"Workspace {where}: {count_text(len(resources), 'resource')}, serial "
-            f"{state.get('serial', 0)}."
-        ),
-    )
+    count, serial = count_text(len(resources), "resource"), state.get("serial", 0)
+    lines.add(0, f"Workspace {where}: {count}, serial {serial}.")
     if pending := state.get("pending"):
-        lines.add(
-            0,
-            (
-                (
-                    f"{count_text(len(pending), 'step')} began and never ended. The next "
-                    "plan shows how."
-                ),
-                "warn",
-            ),
-        )
+        text = f"{count_text(len(pending), 'step')} began and never ended. The next plan shows how."
+        lines.add(0, (text, "warn"))
     lines.print(console)
 
 
@@ -89,15 +71,8 @@ def resource(address: str, entry: dict[str, Any], console: Console) -> None:
     # `created` of an entry of a bucket is that of its bucket.
     created = "" if names_content(address) else f", {safe(str(entry.get('created') or 'unknown'))}"
     guard = ("  # prevent_destroy", "warn") if entry.get("prevent_destroy") else ""
-    lines.add(
-        0,
-        (safe(address), "strong"),
-        (
-            f" ({entry.get('origin', 'created')}{created})",
-            "dim",
-        ),
-        guard,
-    )
+    origin = f" ({entry.get('origin', 'created')}{created})"
+    lines.add(0, (safe(address), "strong"), (origin, "dim"), guard)
     for leaf in non_default_leaves(kind, name, entry.get("config") or {}):
         shown = "" if isinstance(leaf.value, dict) else f": {scalar(leaf.row, leaf.value)}"
         lines.add(4 + 4 * leaf.depth, safe(leaf.path) + shown)
@@ -135,11 +110,9 @@ def _row(entry: dict[str, Any]) -> list[Cell]:
 
 def _result(entry: dict[str, Any]) -> str:
     """Return the result; an entry that never ended was interrupted, unless it still runs."""
-    return (
-        "under way"
-        if entry.get("running")
-        else str(_RESULT_LABELS.get(entry["result"], entry["result"]))
-    )
+    if entry.get("running"):
+        return "under way"
+    return str(_RESULT_LABELS.get(entry["result"], entry["result"]))
 
 
 def _counts(entry: dict[str, Any]) -> str:
@@ -188,7 +161,7 @@ def _add_fact(lines: Lines, name: str, value: Any) -> None:
 
 
 def _render_change(lines: Lines, item: dict[str, Any]) -> None:
-    sign, role = _SIGNS.get(tuple(item["actions"]), ("?", "warn"))
+    sign, role, _ = _HEADS.get(tuple(item["actions"]), _HEADS[()])
     status = (
         ""
         if item["status"] == "done"

@@ -83,17 +83,8 @@ def _domains(
     lines.add(0, ("Domains", "strong"))
     if rows:
         head = (
-            "domain",
-            "server",
-            "version",
-            "level",
-            "streams",
-            "consumers",
-            "messages",
-            "stored",
-            "limit",
-            "memory",
-            "limit",
+            *("domain", "server", "version", "level", "streams", "consumers", "messages"),
+            *("stored", "limit", "memory", "limit"),
         )
         add_table(lines, head, rows, left=2, width=width)
     for absent in _group_rows(
@@ -142,11 +133,9 @@ def _domain_row(members: list[Row]) -> list[Cell]:
     )
     numbers = [f"{_sum_column(members, name):,}" for name in ("streams", "consumers", "messages")]
     most = [_format_limit(limits.get(name), len(members)) for name in ("max_storage", "max_memory")]
-    stored = (
-        units.format_bytes(_sum_column(members, "storage"))
-        if any(m["storage"] is not None for m in members)
-        else ""
-    )
+    stored = ""
+    if any(m["storage"] is not None for m in members):
+        stored = units.format_bytes(_sum_column(members, "storage"))
     memory = _sum_column(members, "memory")
     return [
         (safe(_format_domains(members, _domain_key)), "strong"),
@@ -287,11 +276,7 @@ def _streams(lines: Lines, status: Status, width: int | None, *, verbose: bool) 
 def _stream_row(members: list[Row], now: int) -> list[Cell]:
     one = members[0] if len(members) == 1 else None
     times = [units.parse_instant(m["last_time"]) for m in members if m["last_time"]]
-    mark: Cell = (
-        ("", "dim") if all(m["managed"] is not False for m in members) else ("unmanaged", "dim")
-    )
-    mark = _level(members) or mark
-    mark = ("DOWN", "bad") if members[0]["down"] else mark
+    mark = ("DOWN", "bad") if members[0]["down"] else _mark(members)
     places = [f"{one[name]:,}" if one else "" for name in ("first_seq", "last_seq")]
     return [
         _address(members),
@@ -348,24 +333,23 @@ def _format_stream(members: list[Row]) -> str:
 
 def _consumer_row(members: list[Row]) -> list[Cell]:
     one = members[0] if len(members) == 1 else None
-    mark: Cell = (
-        ("", "dim") if all(m["managed"] is not False for m in members) else ("unmanaged", "dim")
-    )
     counts = [
         f"{_sum_column(members, name):,}" for name in ("pending", "ack_pending", "redelivered")
     ]
     places = [f"{one[name]['stream_seq']:,}" if one else "" for name in ("ack_floor", "delivered")]
     name = safe(Address.parse(members[0]["address"]).consumer)
     cluster = _cluster_cells(one["cluster"] if one else None)
-    return [f"  {name}", *counts, *places, *cluster, _level(members) or mark]
+    return [f"  {name}", *counts, *places, *cluster, _mark(members)]
 
 
-def _level(members: list[Row]) -> Cell:
-    """Return the mark of the worst exceeded threshold, or nothing."""
+def _mark(members: list[Row]) -> Cell:
+    """Return the mark of the worst exceeded threshold, or of what is not managed."""
     levels = {breach["level"] for member in members for breach in member["thresholds"]}
     if "critical" in levels:
         return ("CRITICAL", "bad")
-    return ("WARNING", "warn") if levels else ""
+    if levels:
+        return ("WARNING", "warn")
+    return ("unmanaged", "dim") if any(m["managed"] is False for m in members) else ""
 
 
 def _breaches(lines: Lines, groups: list[list[Row]]) -> None:
@@ -426,11 +410,9 @@ def _format_domains(members: list[Row], domain: Callable[[Row], str]) -> str:
     """Return their domains as ranges, or their number."""
     names = sorted({domain(m) for m in members})
     text = compress_names(names)
-    return (
-        text
-        if len(names) < MIN_GROUP or len(text) <= MAX_NAMES_WIDTH
-        else f"{len(names):,} domains"
-    )
+    if len(names) < MIN_GROUP or len(text) <= MAX_NAMES_WIDTH:
+        return text
+    return f"{len(names):,} domains"
 
 
 def _sum_column(members: Iterable[Row], name: str) -> int:

@@ -64,11 +64,8 @@ def rehearsal_line(plan: Plan) -> str:
         count_text(done.steps, "step"),
         f"{done.refused} refused" if done.refused else "none refused",
     ]
-    parts += (
-        [f"{done.blocked} not tried behind {'them' if done.refused > 1 else 'it'}"]
-        if done.blocked
-        else []
-    )
+    if done.blocked:
+        parts.append(f"{done.blocked} not tried behind {'them' if done.refused > 1 else 'it'}")
     parts += [f"{done.not_tried} left out"] if done.not_tried else []
     return f"Rehearsed on nats-server {', '.join(named) or 'none'}: {', '.join(parts)}."
 
@@ -95,11 +92,9 @@ def no_changes_line(plan: Plan) -> str:
             "that is not managed already."
         )
     if plan.mode == "revert":
-        return (
-            "Nothing to undo in the domains that could be read."
-            if plan.deferred
-            else NOTHING_TO_UNDO
-        )
+        if plan.deferred:
+            return "Nothing to undo in the domains that could be read."
+        return NOTHING_TO_UNDO
     if plan.deferred:
         return "No changes in the domains that could be read."
     return NOTHING_TO_DESTROY if plan.mode == "destroy" else NO_CHANGES
@@ -110,11 +105,9 @@ def _target_text(globs: Sequence[str]) -> str:
     domains = [glob.removesuffix("/**") for glob in globs]
     if "**" in globs:
         return ""
-    return (
-        f" under {', '.join(globs)}"
-        if any("/" in domain for domain in domains)
-        else f" in {', '.join(domains)}"
-    )
+    if any("/" in domain for domain in domains):
+        return f" under {', '.join(globs)}"
+    return f" in {', '.join(domains)}"
 
 
 def is_quiet(plan: Plan) -> bool:

@@ -115,11 +115,9 @@ def _remark(text: str) -> str:
 
 def _quote_if_needed(name: str) -> str:
     """Quote a name that the server's configuration could read as a number or a variable."""
-    return (
-        name
-        if name.replace("_", "").replace("-", "").isalnum() and name[:1].isalpha()
-        else _quote(name)
-    )
+    if name.replace("_", "").replace("-", "").isalnum() and name[:1].isalpha():
+        return name
+    return _quote(name)
 
 
 def _quote(text: str) -> str:

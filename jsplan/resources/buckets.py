@@ -31,33 +31,12 @@ FIELD_BY_ALIAS: Final[Mapping[str, Mapping[str, str]]] = {
 _ALIAS_BY_FIELD: Final[Mapping[str, Mapping[str, str]]] = {
     kind: {field: word for word, field in names.items()} for kind, names in FIELD_BY_ALIAS.items()
 }
+_COMMON_FIELDS: Final = frozenset(
+    ["description", "max_bytes", "storage", "num_replicas", "compression", "placement", "metadata"]
+)
 _SHARED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
-    "kv": frozenset(
-        {
-            "description",
-            "max_bytes",
-            "storage",
-            "num_replicas",
-            "compression",
-            "placement",
-            "republish",
-            "mirror",
-            "sources",
-            "metadata",
-        }
-    ),
-    "object_store": frozenset(
-        {
-            "description",
-            "max_bytes",
-            "storage",
-            "num_replicas",
-            "compression",
-            "placement",
-            "metadata",
-            "sealed",
-        }
-    ),
+    "kv": _COMMON_FIELDS | {"republish", "mirror", "sources"},
+    "object_store": _COMMON_FIELDS | {"sealed"},
 }
 #: Fields of a bucket without a default: the creator chooses compression, a client seals a store.
 _CREATOR_ALIASES: Final = frozenset({"compression", "sealed"})
@@ -67,17 +46,9 @@ _CREATOR_FIELDS: Final = (
     | _CREATOR_ALIASES
 )
 #: Fields that the creator of a bucket fills in if the files omit them.
-CREATOR_DEFAULTED: Final = frozenset(
-    {
-        "allow_direct",
-        "allow_msg_ttl",
-        "allow_rollup_hdrs",
-        "deny_delete",
-        "discard",
-        "duplicate_window",
-        "mirror_direct",
-    }
-)
+CREATOR_DEFAULTED: Final = (_CREATOR_FIELDS - _CREATOR_ALIASES) | {
+    "allow_rollup_hdrs", "deny_delete",
+}  # fmt: skip
 _KV_PREFIX: Final = "KV_"
 _DEFAULT_TRANSFORM = re.compile(
     r'^sources\["(?P<name>[^@#"]+)(?P<api>@[^#"]*)?#\$KV\.(?P=name)\.>(>\$KV\.[^.>]+\.>)?"\]'
@@ -321,6 +292,22 @@ def _lift_origin(bucket: str, path: str, value: Any) -> Any:
 
 BUCKET = r"[A-Za-z0-9_-]+"
 
+
+def _name_field(doc: str) -> Field:
+    return Field("bucket", "string", doc, required=True, pattern=BUCKET, update=require_replacement)
+
+
+def _storage_field(doc: str) -> Field:
+    return Field(
+        "storage",
+        "enum",
+        doc,
+        default="file",
+        values=("file", "memory"),
+        update=require_replacement,
+    )
+
+
 _DESCRIPTION = Field("description", "string", "For people.", default="", max_length=4096)
 _MAX_BYTES = Field("max_bytes", "size", "Most bytes kept.", default=-1, unlimited=True)
 _REPLICAS = Field(
@@ -333,27 +320,13 @@ _METADATA = Field("metadata", "metadata", "Labels.", default={})
 KV = Table(
     "kv",
     (
-        Field(
-            "bucket",
-            "string",
-            "Name of the bucket.",
-            required=True,
-            pattern=BUCKET,
-            update=require_replacement,
-        ),
+        _name_field("Name of the bucket."),
         _DESCRIPTION,
         Field("history", "int", "Values kept of each key.", default=1, minimum=0, maximum=64),
         Field("ttl", "duration", "Life of a value, ns.", default=0, minimum=0),
         Field("max_value_size", "size", "Largest value, bytes.", default=-1, unlimited=True),
         _MAX_BYTES,
-        Field(
-            "storage",
-            "enum",
-            "Where values are kept.",
-            default="file",
-            values=("file", "memory"),
-            update=require_replacement,
-        ),
+        _storage_field("Where values are kept."),
         _REPLICAS,
         Field(
             "limit_marker_ttl",
@@ -383,25 +356,11 @@ KV = Table(
 OBJECT_STORE = Table(
     "object_store",
     (
-        Field(
-            "bucket",
-            "string",
-            "Name of the store.",
-            required=True,
-            pattern=BUCKET,
-            update=require_replacement,
-        ),
+        _name_field("Name of the store."),
         _DESCRIPTION,
         Field("ttl", "duration", "Life of an object, ns.", default=0, minimum=0),
         _MAX_BYTES,
-        Field(
-            "storage",
-            "enum",
-            "Where objects are kept.",
-            default="file",
-            values=("file", "memory"),
-            update=require_replacement,
-        ),
+        _storage_field("Where objects are kept."),
         _REPLICAS,
         _COMPRESSION,
         _PLACEMENT,

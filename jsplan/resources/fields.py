@@ -285,11 +285,9 @@ def sort_objects(items: list[Config]) -> list[Config]:
 def _value_with_defaults(row: Field, value: Any, level: int) -> Any:
     if row.table is None:
         return value
-    return (
-        [row.table.with_defaults(item, level) for item in value]
-        if row.type == "objects"
-        else row.table.with_defaults(value, level)
-    )
+    if row.type == "objects":
+        return [row.table.with_defaults(item, level) for item in value]
+    return row.table.with_defaults(value, level)
 
 
 def _compact_time(_: Field, value: Any) -> Any:

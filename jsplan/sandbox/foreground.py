@@ -7,14 +7,10 @@ memory and five times the time to start.
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from threading import Event
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -118,18 +114,19 @@ def make_sandbox(
 
 
 def run_in_foreground(
-    sandbox: Sandbox,
+    running: AbstractContextManager[Sandbox],
     on_ready: Callable[[SandboxDescription], None],
     *,
     stop: threading.Event | None = None,
 ) -> None:
-    """Run the sandbox until Ctrl-C, SIGTERM or `stop`; call `on_ready` once it is ready.
+    """Run a sandbox until Ctrl-C, SIGTERM or `stop`; call `on_ready` once it is ready.
 
-    Raises SandboxError when it cannot start or when one of its servers ends by itself. Outside of
-    the main thread only `stop` ends it, since signals arrive in the main thread.
+    `running` starts it, and stops it at the end: a sandbox itself, or `run_fleet`. Raises
+    SandboxError when it cannot start or when one of its servers ends by itself. Outside of the main
+    thread only `stop` ends it, since signals arrive in the main thread.
     """
     ended = stop or threading.Event()
-    with set_on_signals(ended), sandbox:
+    with set_on_signals(ended), running as sandbox:
         on_ready(describe(sandbox))
         while not ended.wait(0.2):
             lost = [server for server in sandbox.servers.values() if not server.is_running]
@@ -140,7 +137,7 @@ def run_in_foreground(
                 )
 
 
-@contextlib.contextmanager
+@contextmanager
 def set_on_signals(event: threading.Event) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM set the event instead of ending the process.
 
@@ -196,28 +193,6 @@ def run_fleet(
         sandbox.close()
 
 
-def describe_access(sandbox: Sandbox, count: int) -> str:
-    """Describe in one line how to reach a fleet."""
-    return f"{sandbox['hub'].url} is the hub of {count} leaves; user acc, password acc."
-
-
-def run_until_stopped(
-    count: int, on_ready: Callable[[Sandbox], object], *, stop: Event | None = None
-) -> None:
-    """Run a fleet until Ctrl-C, SIGTERM or `stop`; report it through `on_ready`."""
-    ended = stop or Event()
-    with set_on_signals(ended), run_fleet(leaf_names(count)) as sandbox:
-        on_ready(sandbox)
-        while not ended.wait(0.2):
-            pass
-
-
-def main(count: int, say: Callable[[str], object]) -> None:
-    """Run a fleet until Ctrl-C: `python -m jsplan.sandbox.foreground 20`."""
-    run_until_stopped(
-        count, lambda sandbox: say(f"{describe_access(sandbox, count)} Ctrl-C ends it.\n")
-    )
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, partial(print, end="", flush=True))
+def describe_access(url: str, leaves: int) -> str:
+    """Describe in one line how to reach a fleet by the URL of its hub."""
+    return f"{url} is the hub of {leaves} leaves; user acc, password acc."

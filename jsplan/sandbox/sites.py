@@ -54,11 +54,9 @@ class Site(Struct, frozen=True):
     @property
     def nodes(self) -> tuple[str, ...]:
         """Return the names of its servers; clients connect to the first one."""
-        return (
-            (self.name,)
-            if self.cluster is None
-            else tuple(f"{self.name}-{number}" for number in range(1, self.size + 1))
-        )
+        if self.cluster is None:
+            return (self.name,)
+        return tuple(f"{self.name}-{number}" for number in range(1, self.size + 1))
 
 
 def build_site_layout(port_of: PortOf, wanted: Iterable[Site], password: str) -> Layout:

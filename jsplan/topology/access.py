@@ -371,11 +371,9 @@ class _GrantBuilder:
 def _has_single_filter(config: Mapping[str, Any]) -> bool:
     """Check whether the server sends the filter in the subject: exactly one, and be it `>`."""
     transforms = config.get("subject_transforms")
-    return (
-        len(transforms) == 1 and bool(transforms[0].get("src"))
-        if transforms
-        else bool(config.get("filter_subject"))
-    )
+    if transforms:
+        return len(transforms) == 1 and bool(transforms[0].get("src"))
+    return bool(config.get("filter_subject"))
 
 
 def later_replies(

@@ -101,13 +101,13 @@ def _with_token_position(grant: Grant) -> tuple[str, int | None]:
 
 def list_exports(account: str, grants: Iterable[Grant]) -> dict[ExportWords, str]:
     """Return the exports of an account in a file, each with a remark."""
-    return {
-        ExportWords(each.kind, each.subject, each.streamed, _token_of(each), importer): _remark_on(
-            each
-        )
-        for each in collect_exports(account, grants)
-        for importer in (sorted(each.importers) if each.token_position is None else [None])
-    }
+    found: dict[ExportWords, str] = {}
+    for each in collect_exports(account, grants):
+        token = str(each.token_position) if each.token_position else None
+        for importer in sorted(each.importers) if each.token_position is None else [None]:
+            words = ExportWords(each.kind, each.subject, each.streamed, token, importer)
+            found[words] = _remark_on(each)
+    return found
 
 
 def list_imports(account: str, grants: Iterable[Grant]) -> dict[ImportWords, str]:
@@ -117,10 +117,6 @@ def list_imports(account: str, grants: Iterable[Grant]) -> dict[ImportWords, str
         for each in grants
         if each.user == account
     }
-
-
-def _token_of(export: Export) -> str | None:
-    return str(export.token_position) if export.token_position else None
 
 
 def _remark_on(shared: Export | Grant) -> str:
@@ -145,38 +141,16 @@ def render_nsc_commands(account: str, grants: Sequence[Grant]) -> list[str]:
     """Return the `nsc` commands that give the account its exports and imports."""
     commands = []
     for export in collect_exports(account, grants):
-        arguments = [
-            "nsc",
-            "add",
-            "export",
-            "--account",
-            account,
-            "--name",
-            export.subject,
-            "--subject",
-            export.subject,
-        ]
+        arguments = ["nsc", "add", "export", "--account", account, "--name", export.subject]
+        arguments += ["--subject", export.subject]
         arguments += ["--service"] if export.kind == "service" else []
         arguments += ["--response-type", "Stream"] if export.streamed else []
-        arguments += (
-            ["--account-token-position", str(export.token_position)]
-            if export.token_position
-            else []
-        )
+        if export.token_position:
+            arguments += ["--account-token-position", str(export.token_position)]
         commands.append(shlex.join(arguments))
     for grant in (grant for grant in grants if grant.user == account):
-        arguments = [
-            "nsc",
-            "add",
-            "import",
-            "--account",
-            account,
-            "--src-account",
-            grant.owner,
-            "--name",
-            grant.local_subject,
-        ]
-        arguments += ["--remote-subject", grant.subject]
+        arguments = ["nsc", "add", "import", "--account", account, "--src-account", grant.owner]
+        arguments += ["--name", grant.local_subject, "--remote-subject", grant.subject]
         arguments += (
             ["--local-subject", grant.local_subject, "--service"] if grant.kind == "service" else []
         )

@@ -208,11 +208,8 @@ def _origin_label(origin: Mapping[str, Any]) -> str:
     }
     for src, dest in subject_mappings(origin):
         mapped = transforms.get(src, "")
-        shown += (
-            [f"{src} → {mapped}" if mapped and dest != src else src]
-            if (src, dest) != (">", ">")
-            else []
-        )
+        if (src, dest) != (">", ">"):
+            shown.append(f"{src} → {mapped}" if mapped and dest != src else src)
     return ", ".join(shown)
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jsplan.address import Address, is_glob, matches
 from jsplan.config.model import DeclaredResource, Workspace
-from jsplan.diagnostics import Diagnostic, SourceRange
+from jsplan.diagnostics import Diagnostic, Severity
 from jsplan.resources.buckets import lower
 from jsplan.resources.nested import origin_key
 from jsplan.topology.replication_graph import Edge, find_circles
@@ -97,11 +97,12 @@ def resolve_references(workspace: Workspace) -> Topology:
     named: dict[str, set[Address]] = {}
     total = 0
     for address, declared in workspace.resources.items():
-        topology.bodies[address] = _resolve_body(workspace, declared, topology)
+        resolver = _Resolver(workspace, topology, declared)
+        topology.bodies[address] = resolver.resolve_body()
         for text in declared.depends_on:
             total += len(_match_addresses(workspace, text, named))
         topology.dependencies[address] = (
-            _resolve_dependencies(declared, topology, named) if total <= MAX_DEPENDENCIES else set()
+            resolver.resolve_dependencies(named) if total <= MAX_DEPENDENCIES else set()
         )
     if total > MAX_DEPENDENCIES:
         text = (
@@ -111,54 +112,45 @@ def resolve_references(workspace: Workspace) -> Topology:
         topology.diagnostics.append(
             Diagnostic("error", "JS148", text, "Write globs that match fewer resources.")
         )
-    topology.diagnostics += [
-        *_dependency_cycles(workspace, topology),
-        *_duplicate_declarations(workspace, topology),
-        *find_circles(topology.edges, workspace.resources),
-    ]
+    _report_dependency_cycles(workspace, topology)
+    _report_duplicates(workspace, topology)
+    topology.diagnostics += find_circles(topology.edges, workspace.resources)
     for edge in topology.edges:
         topology.dependencies[edge.downstream].add(edge.origin)
     for address, declared in contents.items():
         topology.bodies[address] = dict(declared.body)
-        topology.dependencies[address] = _resolve_dependencies(declared, topology, named)
+        resolver = _Resolver(workspace, topology, declared)
+        topology.dependencies[address] = resolver.resolve_dependencies(named)
     return topology
 
 
-def _dependency_cycles(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
+def _report_dependency_cycles(workspace: Workspace, topology: Topology) -> None:
     """Report resources that wait for each other by `depends_on` alone.
 
     Streams may copy from each other: the server accepts that.
     """
     if not any(declared.depends_on for declared in workspace.resources.values()):
-        return []  # a consumer waits for its stream, which waits for nothing
+        return  # a consumer waits for its stream, which waits for nothing
     try:
         TopologicalSorter(
             {address: sorted(after) for address, after in topology.dependencies.items()}
         ).prepare()
     except CycleError as error:
         first, chain = error.args[1][0], " waits for ".join(map(str, reversed(error.args[1])))
-        detail = "Take out the depends_on of one of them."
-        return [
-            Diagnostic(
-                "error",
-                "JS404",
-                f"{chain}: none can be the first",
-                detail,
-                str(first),
-                workspace.resources[first].range,
-            )
-        ]
-    return []
+        text, detail = f"{chain}: none can be the first", "Take out the depends_on of one of them."
+        _Resolver(workspace, topology, workspace.resources[first]).report(
+            "error", "JS404", text, detail
+        )
 
 
-def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Diagnostic]:
+def _report_duplicates(workspace: Workspace, topology: Topology) -> None:
     """Report a resource that is declared through two domains of one JetStream.
 
     Each declaration would be owned, changed and deleted by itself.
     """
     if len(topology.declared_names) == len(workspace.resources):
-        return []
-    found, seen = [], dict[Address, Address]()
+        return
+    seen: dict[Address, Address] = {}
     for address, declared in workspace.resources.items():
         real = topology.canonicalize(address)
         first = seen.setdefault(real, address)
@@ -167,17 +159,8 @@ def _duplicate_declarations(workspace: Workspace, topology: Topology) -> list[Di
                 f"{first} and {address} are the same resource:"
                 f" {address.domain} and {first.domain} are one JetStream"
             )
-            found.append(
-                Diagnostic(
-                    "error",
-                    "JS405",
-                    text,
-                    "Declare it in one of the two domains.",
-                    str(address),
-                    declared.range,
-                )
-            )
-    return found
+            detail = "Declare it in one of the two domains."
+            _Resolver(workspace, topology, declared).report("error", "JS405", text, detail)
 
 
 def _match_addresses(
@@ -195,190 +178,129 @@ def _match_addresses(
     return known[text]
 
 
-def _resolve_dependencies(
-    declared: DeclaredResource, topology: Topology, known: Mapping[str, set[Address]]
-) -> set[Address]:
-    address, parent = declared.address, declared.address.parent
-    found: set[Address] = {topology.find_declared(parent)} if parent is not None else set()
-    for text in declared.depends_on:
-        named = known[text] - {address}
-        if not named:
-            topology.diagnostics.append(
-                Diagnostic(
-                    "error",
-                    "JS401",
-                    f'depends_on names "{text}", which is in no file',
-                    "Remove the line, or declare the resource.",
-                    str(address),
-                    declared.range,
-                )
+class _Resolver(Struct):
+    """Resolves one resource of a workspace."""
+
+    workspace: Workspace
+    topology: Topology
+    declared: DeclaredResource
+
+    def report(self, severity: Severity, code: str, text: str, detail: str, kind: str = "") -> None:
+        """Add a finding about the resource; with a `kind` of flow, at its mirror or sources."""
+        place = self.declared.range
+        if kind:
+            place = self.declared.ranges.get("mirror" if kind == "mirror" else "sources", place)
+        address = str(self.declared.address)
+        found = Diagnostic(severity, code, text, detail, address, place)
+        self.topology.diagnostics.append(found)
+
+    def resolve_dependencies(self, known: Mapping[str, set[Address]]) -> set[Address]:
+        """Return what must exist before it. `known` are the resources by each text."""
+        address, parent = self.declared.address, self.declared.address.parent
+        found = {self.topology.find_declared(parent)} if parent is not None else set[Address]()
+        for text in self.declared.depends_on:
+            named = known[text] - {address}
+            if not named:
+                problem = f'depends_on names "{text}", which is in no file'
+                detail = "Remove the line, or declare the resource."
+                self.report("error", "JS401", problem, detail)
+            found |= named
+        return found
+
+    def resolve_body(self) -> dict[str, Any]:
+        """Return its body as the server takes it, and add its flows."""
+        body = lower(self.declared.address, self.declared.body)
+        if body.get("mirror"):
+            body["mirror"] = self._resolve_origin(body["mirror"], "mirror")
+        if body.get("sources"):
+            body["sources"] = [self._resolve_origin(origin, "source") for origin in body["sources"]]
+        return body
+
+    def _resolve_origin(self, written: Mapping[str, Any], kind: str) -> dict[str, Any]:
+        """Resolve one mirror or source to the server's terms.
+
+        A reference to the own domain gets no `external`.
+        """
+        routes, key = self.topology.routes, self.declared.address.domain
+        origin = {
+            name: value for name, value in written.items() if name not in ("domain", "deliver")
+        }
+        api, target = (origin.get("external") or {}).get("api"), written.get("domain")
+        if target is not None and target in self.workspace.domains:
+            route = self._find_route(target, kind)
+            if route is not None and route.api is not None:
+                origin["external"] = {"api": route.api}
+                if written.get("deliver"):
+                    origin["external"]["deliver"] = written["deliver"]
+                self._set_delivery_prefix(origin, kind, route)
+            leads_to = routes.canonicalize(target) if route is not None else None
+        else:
+            leads_to = routes.resolve_prefix(key, api)
+        if target is None and api and leads_to == routes.canonicalize(key):
+            text = (
+                f"{kind}: {api} leads back to {key} itself;"
+                " the server accepts it and copies nothing"
             )
-        found |= named
-    return found
+            self.report("error", "JS409", text, "Remove `external`, or write `domain:`.", kind)
+        elif leads_to is not None:
+            self._add_edge(Address.of_stream(leads_to, origin["name"]), kind, origin)
+        return origin
 
+    def _find_route(self, target: str, kind: str) -> ApiRoute | None:
+        workspace, routes = self.workspace, self.topology.routes
+        key = self.declared.address.domain
+        try:
+            route = routes.find_route(key, target)
+        except NoRouteError as error:
+            self.report("error", "JS402", str(error), error.detail, kind)
+            return None
+        own, other = (
+            workspace.connections.get(workspace.domains[routes.canonicalize(k)].connection)
+            for k in (key, target)
+        )
+        accounts = [c.account for c in (own, other) if c is not None and c.account]
+        if route.api is not None and route.import_row is None and len(set(accounts)) > 1:
+            text = (
+                f"{target} is in account {accounts[1]}, which account {accounts[0]} knows"
+                f" as {route.api} only by an import or a leafnode link"
+            )
+            detail = f"Write an imports row: {{from: {target}, into: {key}, api: …, deliver: …}}."
+            self.report("warning", "JS450", text, detail, kind)
+        return route
 
-def _resolve_body(
-    workspace: Workspace, declared: DeclaredResource, topology: Topology
-) -> dict[str, Any]:
-    body = lower(declared.address, declared.body)
-    if body.get("mirror"):
-        body["mirror"] = _resolve_origin(workspace, declared, body["mirror"], "mirror", topology)
-    if body.get("sources"):
-        body["sources"] = [
-            _resolve_origin(workspace, declared, origin, "source", topology)
-            for origin in body["sources"]
+    def _set_delivery_prefix(self, origin: Mapping[str, Any], kind: str, route: ApiRoute) -> None:
+        """Set the delivery prefix of an imports row.
+
+        It is unique to the importing domain, the stream and, for sources, the origin.
+        """
+        address, topology = self.declared.address, self.topology
+        if route.import_row is None or origin["external"].get("deliver"):
+            return
+        if route.deliver is None:
+            text = (
+                f"{kind}: the imports row of {route.api} has no `deliver`,"
+                f" so {origin['name']} is delivered where no account exports it"
+            )
+            detail = (
+                "Add `deliver:` to the row: the subject that the owner exports and this account"
+                " imports. Without it no message arrives."
+            )
+            self.report("warning", "JS451", text, detail, kind)
+            return
+        parts = [
+            route.deliver,
+            topology.routes.canonicalize(address.domain),
+            address.stream,
+            *([origin["name"]] if kind == "source" else []),
         ]
-    return body
+        prefixes = topology.delivery_prefixes.setdefault(address, {})
+        prefixes[origin_key(dict(origin))] = ".".join(parts)
 
-
-def _resolve_origin(
-    workspace: Workspace,
-    declared: DeclaredResource,
-    written: Mapping[str, Any],
-    kind: str,
-    topology: Topology,
-) -> dict[str, Any]:
-    """Resolve one mirror or source to the server's terms.
-
-    A reference to the own domain gets no `external`.
-    """
-    origin = {name: value for name, value in written.items() if name not in ("domain", "deliver")}
-    key, api = declared.address.domain, (origin.get("external") or {}).get("api")
-    target: str | None = written.get("domain")
-    if target is not None and target in workspace.domains:
-        route = _find_route(workspace, declared, target, kind, topology)
-        if route is not None and route.api is not None:
-            origin["external"] = {"api": route.api} | (
-                {"deliver": written["deliver"]} if written.get("deliver") else {}
-            )
-            _set_delivery_prefix(declared, origin, kind, route, topology)
-        leads_to = topology.routes.canonicalize(target) if route is not None else None
-    else:
-        leads_to = topology.routes.resolve_prefix(key, api)
-    if target is None and api and leads_to == topology.routes.canonicalize(key):
-        _report_loopback(declared, origin, kind, topology)
-    elif leads_to is not None:
-        _add_edge(declared, Address.of_stream(leads_to, origin["name"]), kind, origin, topology)
-    return origin
-
-
-def _find_route(
-    workspace: Workspace, declared: DeclaredResource, target: str, kind: str, topology: Topology
-) -> ApiRoute | None:
-    key = declared.address.domain
-    try:
-        route = topology.routes.find_route(key, target)
-    except NoRouteError as error:
-        topology.diagnostics.append(
-            Diagnostic(
-                "error",
-                "JS402",
-                str(error),
-                error.detail,
-                str(declared.address),
-                _source_range(declared, kind),
-            )
-        )
-        return None
-    own, other = (
-        workspace.connections.get(workspace.domains[topology.routes.canonicalize(k)].connection)
-        for k in (key, target)
-    )
-    accounts = [c.account for c in (own, other) if c is not None and c.account]
-    if route.api is not None and route.import_row is None and len(set(accounts)) > 1:
-        text = (
-            f"{target} is in account {accounts[1]}, which account {accounts[0]} knows"
-            f" as {route.api} only by an import or a leafnode link"
-        )
-        detail = f"Write an imports row: {{from: {target}, into: {key}, api: …, deliver: …}}."
-        topology.diagnostics.append(
-            Diagnostic(
-                "warning",
-                "JS450",
-                text,
-                detail,
-                str(declared.address),
-                _source_range(declared, kind),
-            )
-        )
-    return route
-
-
-def _set_delivery_prefix(
-    declared: DeclaredResource,
-    origin: Mapping[str, Any],
-    kind: str,
-    route: ApiRoute,
-    topology: Topology,
-) -> None:
-    """Set the delivery prefix of an imports row.
-
-    It is unique to the importing domain, the stream and, for sources, the origin.
-    """
-    address = declared.address
-    if route.import_row is None or origin["external"].get("deliver"):
-        return
-    if route.deliver is None:
-        text = (
-            f"{kind}: the imports row of {route.api} has no `deliver`,"
-            f" so {origin['name']} is delivered where no account exports it"
-        )
-        detail = (
-            "Add `deliver:` to the row: the subject that the owner exports and this account"
-            " imports. Without it no message arrives."
-        )
-        topology.diagnostics.append(
-            Diagnostic(
-                "warning", "JS451", text, detail, str(address), _source_range(declared, kind)
-            )
-        )
-        return
-    parts = [
-        route.deliver,
-        topology.routes.canonicalize(address.domain),
-        address.stream,
-        *([origin["name"]] if kind == "source" else []),
-    ]
-    topology.delivery_prefixes.setdefault(address, {})[origin_key(dict(origin))] = ".".join(parts)
-
-
-def _report_loopback(
-    declared: DeclaredResource, origin: Mapping[str, Any], kind: str, topology: Topology
-) -> None:
-    text = (
-        f"{kind}: {origin['external']['api']} leads back to {declared.address.domain} itself;"
-        " the server accepts it and copies nothing"
-    )
-    detail = "Remove `external`, or write `domain:`."
-    topology.diagnostics.append(
-        Diagnostic(
-            "error", "JS409", text, detail, str(declared.address), _source_range(declared, kind)
-        )
-    )
-
-
-def _source_range(declared: DeclaredResource, kind: str) -> SourceRange:
-    return declared.ranges.get("mirror" if kind == "mirror" else "sources", declared.range)
-
-
-def _add_edge(
-    declared: DeclaredResource,
-    origin: Address,
-    kind: str,
-    config: Mapping[str, Any],
-    topology: Topology,
-) -> None:
-    origin = topology.declared_names.get(origin, origin)
-    if origin == declared.address:
-        topology.diagnostics.append(
-            Diagnostic(
-                "error",
-                "JS403",
-                f"{origin} is a {kind} of itself",
-                "Name another stream, or another domain.",
-                str(origin),
-                declared.range,
-            )
-        )
-        return
-    topology.edges.append(Edge(origin, declared.address, kind, config))
+    def _add_edge(self, origin: Address, kind: str, config: Mapping[str, Any]) -> None:
+        address = self.declared.address
+        origin = self.topology.declared_names.get(origin, origin)
+        if origin == address:
+            text = f"{origin} is a {kind} of itself"
+            self.report("error", "JS403", text, "Name another stream, or another domain.")
+            return
+        self.topology.edges.append(Edge(origin, address, kind, config))

@@ -78,11 +78,9 @@ class DomainRoutes:
             ),
             None,
         )
-        return (
-            ApiRoute(named)
-            if named is not None
-            else self._route_by_name(self._domains[own], self._domains[target])
-        )
+        if named is not None:
+            return ApiRoute(named)
+        return self._route_by_name(self._domains[own], self._domains[target])
 
     def resolve_prefix(self, own: str, api: str | None) -> str | None:
         """Return the domain of a prefix for streams of `own`; None if the files know none."""
@@ -95,13 +93,11 @@ class DomainRoutes:
         called = self._by_prefix.get(api, [])
         near = next(self._siblings(own, called), None)
         far = [d for d in called if d.is_own and not is_import(d)]
-        return (
-            self.canonicalize(near.key)
-            if near is not None
-            else far[0].key
-            if len(far) == 1
-            else None
-        )
+        if near is not None:
+            return self.canonicalize(near.key)
+        if len(far) == 1:
+            return far[0].key
+        return None
 
     def reads_origin(self, downstream: Address, source: Mapping[str, Any], origin: Address) -> bool:
         """Check whether a mirror or source of `downstream` reads `origin`, by name and domain."""

@@ -38,7 +38,7 @@ from jsplan.disk import display_path
 from jsplan.documents.apply import ApplyResult, StepResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PartialApplyError, PlanError, StateError
-from jsplan.event_loop import run_until_complete, stop_on_signal
+from jsplan.event_loop import runs_to_end, stop_on_signal
 from jsplan.history import HistoryWriter
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.planning.hazard_permissions import check_permissions
@@ -50,7 +50,8 @@ from jsplan.workflows.plan import compute_plan, load_plan
 _MAX_TITLES = 5
 
 
-def apply(
+@runs_to_end
+async def apply(
     load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
     """Plan, let `approve` show the plan and ask, and execute it, all under the lock.
@@ -58,12 +59,6 @@ def apply(
     Raises RefusedError before the first write for hazards that are not allowed, StateLockedError,
     PlanError for a plan with errors, and the errors of `approve`. Later failures are in the result.
     """
-    return run_until_complete(_apply(load, options, approve, observer))
-
-
-async def _apply(
-    load: LoadOptions, options: PlanOptions, approve: Approve, observer: Observer
-) -> tuple[Plan, ApplyResult]:
     async with open_context(load) as context:
         return await plan_and_apply(context, options, approve, observer)
 
@@ -95,7 +90,8 @@ def apply_saved(
     return plan, apply_plan(load, plan, options, observer, name=display_path(plan_path))
 
 
-def apply_plan(
+@runs_to_end
+async def apply_plan(
     load: LoadOptions,
     plan: Plan,
     options: PlanOptions,
@@ -107,12 +103,6 @@ def apply_plan(
     `name` is that of the plan in messages. Raises StalePlanError if the state, or an object that
     the plan touches, has changed since.
     """
-    return run_until_complete(_apply_plan(load, plan, options, observer, name))
-
-
-async def _apply_plan(
-    load: LoadOptions, plan: Plan, options: PlanOptions, observer: Observer, name: str
-) -> ApplyResult:
     async with (
         open_context(load) as context,
         hold_session(context, "apply", options.lock_timeout, observer) as session,

@@ -10,12 +10,13 @@ from jsplan.backup.run import BackupOptions, BackupResult, BackupRun
 from jsplan.backup.selection import identify_all, select_domains, select_streams
 from jsplan.config.model import LoadOptions
 from jsplan.context import Context, known_domains, open_context, open_pool, state_bucket
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.options import Observer
 from jsplan.units import count_text
 
 
-def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
+@runs_to_end
+async def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
     """Save each stream, bucket and object store that the addresses name, with its consumers.
 
     Failed ones are in `manifest.missing`, and the others are still saved (exit 6, or 1 if nothing
@@ -23,10 +24,6 @@ def backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> Bac
     again. Raises UsageError for addresses that cannot be backed up, JsplanError for one that names
     nothing, ConnectError, and BackupError for the folder.
     """
-    return run_until_complete(_backup(load, options, observer))
-
-
-async def _backup(load: LoadOptions, options: BackupOptions, observer: Observer) -> BackupResult:
     async with open_context(load) as context, open_pool(context, read_only=True) as pool:
         declared = context.workspace.domains
         domains = select_domains(declared, options.addresses)

@@ -24,7 +24,7 @@ from jsplan.disk import display_path
 from jsplan.documents.comparison import ComparedSide
 from jsplan.documents.comparison import Comparison as Result
 from jsplan.errors import RefusedError, UsageError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.facts.compare_streams import (
     Comparison,
     IncomparableError,
@@ -72,18 +72,15 @@ class CompareOptions(Struct, frozen=True):
     master: str | None = None
 
 
-def compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> Result:
+@runs_to_end
+async def compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> Result:
     """Compare two streams.
 
     Raises UsageError, ConfigError, ConnectError, ApiError, RefusedError for what cannot be
     compared, and DocumentError for a damaged kept result.
     """
     if options.backup is not None:
-        return run_until_complete(_compare_backup(load, options, options.backup, observer))
-    return run_until_complete(_compare(load, options, observer))
-
-
-async def _compare(load: LoadOptions, options: CompareOptions, observer: Observer) -> Result:
+        return await _compare_backup(load, options, options.backup, observer)
     begun = time.monotonic()
     kept = read_kept(options.since) if options.since is not None else None
     async with open_session(load, observer, open_stateless_context) as session:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jsplan.config.load import load_connectivity
-from jsplan.config.model import Connection, Domain, LoadOptions
+from jsplan.config.model import Domain, LoadOptions
 from jsplan.diagnostics import list_known
 from jsplan.errors import UsageError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.facts.discover import DiscoverResult, VisibleDomain, assign_keys, find_domains
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
 
 
-def discover_domains(
+@runs_to_end
+async def discover_domains(
     options: LoadOptions,
     observer: Observer,
     *,
@@ -33,22 +34,9 @@ def discover_domains(
                 f'there is no connection "{key}". {list_known("connections", connections, key)}'
             )
     selected = [connection] if connection else [key for key in connections if key != system]
-    return run_until_complete(
-        _discover(connections, declared, options.environ, selected, system, observer)
-    )
-
-
-async def _discover(
-    connections: Mapping[str, Connection],
-    declared: Mapping[str, Domain],
-    environ: Mapping[str, str],
-    selected: list[str],
-    system: str | None,
-    observer: Observer,
-) -> DiscoverResult:
     out = DiscoverResult(with_system=system is not None)
     seen: list[VisibleDomain] = []
-    async with Pool(connections, environ, read_only=True) as pool:
+    async with Pool(connections, options.environ, read_only=True) as pool:
         observer.phase(f"Asking the servers behind {', '.join(selected)}")
         await pool.open([*selected, *([system] if system else [])])
         if system is not None and system in pool.failures:

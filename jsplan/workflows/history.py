@@ -7,19 +7,16 @@ from typing import Any
 from jsplan.config.model import LoadOptions
 from jsplan.context import open_backend
 from jsplan.documents.history import History
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.history import find_entry, with_changes, without_changes
 
 
-def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
+@runs_to_end
+async def history(load: LoadOptions, number: int | None = None) -> dict[str, Any]:
     """Return the history document: all entries without changes, newest first, or one with them.
 
     Raises JsplanError for an entry that does not exist (any more).
     """
-    return run_until_complete(_history(load, number))
-
-
-async def _history(load: LoadOptions, number: int | None) -> dict[str, Any]:
     async with open_backend(load) as (workspace, backend):
         state = await backend.read()
         running = (

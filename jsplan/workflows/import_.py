@@ -16,7 +16,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import ConfigError, JsplanError, PlanError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.facts.refresh import list_live
 from jsplan.importing import (
     MAX_LISTED,
@@ -50,7 +50,8 @@ class _GeneratedConfigError(JsplanError):
         self.diagnostics = diagnostics
 
 
-def import_(
+@runs_to_end
+async def import_(
     load: LoadOptions,
     addresses: tuple[str, ...],
     options: PlanOptions,
@@ -64,10 +65,13 @@ def import_(
     plan shows the change. Raises PlanError for addresses in no file, UsageError for unknown
     domains, and the errors of `apply`.
     """
-    return run_until_complete(_import(load, addresses, options, approve, observer))
+    async with open_context(load) as context:
+        globs = expand_globs(context, addresses)
+        return await _plan_and_import(context, globs, globs, options, approve, observer)
 
 
-def import_with_config(
+@runs_to_end
+async def import_with_config(
     load: LoadOptions,
     addresses: tuple[str, ...],
     options: PlanOptions,
@@ -82,58 +86,6 @@ def import_with_config(
     workspace would not read it.
     """
     require_new(path)
-    return run_until_complete(
-        _import_with_config(load, addresses, options, approve, observer, path)
-    )
-
-
-async def _import(
-    load: LoadOptions,
-    addresses: tuple[str, ...],
-    options: PlanOptions,
-    approve: Approve,
-    observer: Observer,
-) -> tuple[Plan, ApplyResult]:
-    async with open_context(load) as context:
-        globs = expand_globs(context, addresses)
-        return await _plan_and_import(context, globs, globs, options, approve, observer)
-
-
-async def _plan_and_import(
-    context: Context,
-    globs: tuple[str, ...],
-    needed: Iterable[str],
-    options: PlanOptions,
-    approve: Approve,
-    observer: Observer,
-) -> tuple[Plan, ApplyResult]:
-    """Plan and apply the import. The globs in `needed` must match something in the files."""
-    found = [
-        d
-        for text in needed
-        for d in find_problems(
-            text,
-            set(context.workspace.resources),
-            set(context.state.resources),
-        )
-    ]
-    if found:
-        raise PlanError(
-            found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None
-        )
-    return await plan_and_apply(
-        context, dataclasses.replace(options, targets=globs, imports=globs), approve, observer
-    )
-
-
-async def _import_with_config(
-    load: LoadOptions,
-    addresses: tuple[str, ...],
-    options: PlanOptions,
-    approve: Approve,
-    observer: Observer,
-    path: Path,
-) -> tuple[Plan, ApplyResult, GeneratedFile | None]:
     async with open_context(load) as context:
         globs = expand_globs(context, addresses)
         exact = [text for text in globs if not is_glob(text)]
@@ -165,6 +117,33 @@ async def _import_with_config(
         for address, reason in excluded.items():
             observer.warn(f"{address} is not written: {reason}")
         config = config.without(excluded)
+
+
+async def _plan_and_import(
+    context: Context,
+    globs: tuple[str, ...],
+    needed: Iterable[str],
+    options: PlanOptions,
+    approve: Approve,
+    observer: Observer,
+) -> tuple[Plan, ApplyResult]:
+    """Plan and apply the import. The globs in `needed` must match something in the files."""
+    found = [
+        d
+        for text in needed
+        for d in find_problems(
+            text,
+            set(context.workspace.resources),
+            set(context.state.resources),
+        )
+    ]
+    if found:
+        raise PlanError(
+            found, f"{found[0].address} {found[0].summary}" if len(found) == 1 else None
+        )
+    return await plan_and_apply(
+        context, dataclasses.replace(options, targets=globs, imports=globs), approve, observer
+    )
 
 
 def _unimportable(
@@ -200,11 +179,9 @@ async def _reopen_context(load: LoadOptions, path: Path) -> AsyncIterator[Contex
             context = await stack.enter_async_context(open_context(load))
         except ConfigError as error:
             first = next(each for each in error.diagnostics if each.severity == "error")
-            place = (
-                f" ({first.range})"
-                if first.range is not None and Path(first.range.file).name != path.name
-                else ""
-            )
+            place = ""
+            if first.range is not None and Path(first.range.file).name != path.name:
+                place = f" ({first.range})"
             raise _GeneratedConfigError(
                 f"{path.name} was generated and does not fit into the workspace:"
                 f" {first.summary}{place}. It was removed again",

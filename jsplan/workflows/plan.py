@@ -15,7 +15,7 @@ from jsplan.disk import write_private
 from jsplan.documents.base import dumps, read_json
 from jsplan.documents.plan import Plan
 from jsplan.errors import JsplanError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.lint.plan import lint_plan
 from jsplan.options import Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs, require_matching
@@ -32,16 +32,13 @@ if TYPE_CHECKING:
     from jsplan.planning.restore.selection import Backup
 
 
-def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
+@runs_to_end
+async def plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
     """Compute the plan. Raises ConfigError, StateError, ConnectError and ApiError.
 
     Findings about single resources are in the plan's `diagnostics`; `errored` is True if one of
     them is an error.
     """
-    return run_until_complete(_plan(load, options, observer))
-
-
-async def _plan(load: LoadOptions, options: PlanOptions, observer: Observer) -> Plan:
     async with open_session(load, observer) as session:
         return await compute_plan(session, options)
 

@@ -14,7 +14,7 @@ from jsplan.context import Context, Session, hold_session, open_context
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
 from jsplan.planning.refusals import require_permission
@@ -44,7 +44,8 @@ class RestoreOptions(RestoreSelection):
     lock_timeout: int = 10 * SECOND
 
 
-def restore(
+@runs_to_end
+async def restore(
     load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
     """Verify the archives, plan, let `approve` show and ask, and execute, all under the lock.
@@ -54,12 +55,6 @@ def restore(
     request to a server; RefusedError if an object exists already, PlanError if a server cannot take
     it, and the errors of `approve`. Later failures are in the result.
     """
-    return run_until_complete(_restore(load, options, approve, observer))
-
-
-async def _restore(
-    load: LoadOptions, options: RestoreOptions, approve: Approve, observer: Observer
-) -> tuple[Plan, ApplyResult]:
     async with open_context(load) as context:
         saved = read_manifest(options.folder).streams
         backup = select_streams(saved, context.workspace.domains, options)

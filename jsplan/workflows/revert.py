@@ -14,7 +14,7 @@ from jsplan.diagnostics import Diagnostic
 from jsplan.documents.apply import ApplyResult
 from jsplan.documents.plan import Plan
 from jsplan.errors import PlanError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.history import find_entry
 from jsplan.options import Approve, Observer, PlanOptions
 from jsplan.plan_inputs import build_inputs
@@ -41,17 +41,15 @@ class RevertOptions(Struct, frozen=True):
     planning: PlanOptions = field(default_factory=PlanOptions)
 
 
-def plan_revert(load: LoadOptions, options: RevertOptions, observer: Observer) -> Plan:
+@runs_to_end
+async def plan_revert(load: LoadOptions, options: RevertOptions, observer: Observer) -> Plan:
     """Compute the plan only, read-only. Raises JsplanError for what cannot be undone."""
-    return run_until_complete(_plan_revert(load, options, observer))
-
-
-async def _plan_revert(load: LoadOptions, options: RevertOptions, observer: Observer) -> Plan:
     async with open_session(load, observer) as session:
         return await _build_plan(session, options)
 
 
-def revert(
+@runs_to_end
+async def revert(
     load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer
 ) -> tuple[Plan, ApplyResult]:
     """Plan, let `approve` show the plan and ask, and execute it, all under the lock.
@@ -60,12 +58,6 @@ def revert(
     JsplanError for an entry that the history does not have, and the errors of `approve`. Later
     failures are in the result.
     """
-    return run_until_complete(_revert(load, options, approve, observer))
-
-
-async def _revert(
-    load: LoadOptions, options: RevertOptions, approve: Approve, observer: Observer
-) -> tuple[Plan, ApplyResult]:
     async with (
         open_context(load) as context,
         hold_session(context, "revert", options.planning.lock_timeout, observer) as session,

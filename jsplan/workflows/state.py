@@ -19,7 +19,7 @@ from jsplan.context import Context, hold_lock, make_wait_reporter, open_backend,
 from jsplan.diagnostics import Diagnostic, quote_shell
 from jsplan.documents.base import dumps, plain
 from jsplan.errors import JsplanError, StateError, UsageError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.history import build_state_entry
 from jsplan.options import Observer
 from jsplan.planning.model import rename_dependencies
@@ -30,12 +30,9 @@ from jsplan.units import count_text
 _OPERATION = "state take"
 
 
-def show(load: LoadOptions) -> dict[str, Any]:
+@runs_to_end
+async def show(load: LoadOptions) -> dict[str, Any]:
     """Return the state document as plain data."""
-    return run_until_complete(_show(load))
-
-
-async def _show(load: LoadOptions) -> dict[str, Any]:
     async with open_context(load) as context:
         return context.state.to_json()
 
@@ -46,12 +43,9 @@ def list_(load: LoadOptions, globs: tuple[str, ...]) -> list[str]:
     return [str(a) for a in addresses if is_selected(a, globs)]
 
 
-def pull(load: LoadOptions, serial: int | None = None) -> bytes:
+@runs_to_end
+async def pull(load: LoadOptions, serial: int | None = None) -> bytes:
     """Return the state as JSON with its journal applied, or an earlier serial if it is kept."""
-    return run_until_complete(_pull(load, serial))
-
-
-async def _pull(load: LoadOptions, serial: int | None) -> bytes:
     async with open_backend(load) as (_, backend):
         state = await backend.read() if serial is None else await backend.read_previous(serial)
         # A newer document would lose fields that this version does not know.
@@ -67,7 +61,8 @@ class PushResult(Struct, frozen=True):
     overrode: list[str]
 
 
-def push(
+@runs_to_end
+async def push(
     load: LoadOptions,
     data: bytes,
     name: str,
@@ -87,17 +82,6 @@ def push(
         "Nothing was written. Give a document that jsplan state pull printed.",
         "is no JSON",
     )
-    return run_until_complete(_push(load, pushed, name, force, lock_timeout, observer))
-
-
-async def _push(
-    load: LoadOptions,
-    pushed: State,
-    name: str,
-    force: bool,
-    lock_timeout: int,
-    observer: Observer | None = None,
-) -> PushResult:
     async with open_backend(load) as (workspace, backend):
         moved = _environment_reasons(pushed, workspace, name)
         async with backend.lock(
@@ -171,27 +155,23 @@ def _environment_reasons(state: State, workspace: Workspace, name: str) -> list[
             f"{name} is the state of workspace {state.workspace}, environment {theirs}",
             hint="Push it in that workspace, with its -e.",
         )
-    return (
-        [f"is the state of environment {theirs}"]
-        if state.environment != workspace.environment
-        else []
-    )
+    if state.environment != workspace.environment:
+        return [f"is the state of environment {theirs}"]
+    return []
 
 
-def unlock(load: LoadOptions, lock_id: str) -> LockInfo | None:
+@runs_to_end
+async def unlock(load: LoadOptions, lock_id: str) -> LockInfo | None:
     """Remove the lock with this id, and return its holder.
 
     None if no such lock is held. Raises StateLockedError if its process is alive.
     """
-    return run_until_complete(_unlock(load, lock_id))
-
-
-async def _unlock(load: LoadOptions, lock_id: str) -> LockInfo | None:
     async with open_backend(load) as (_, backend):
         return await backend.unlock(lock_id)
 
 
-def rm(
+@runs_to_end
+async def rm(
     load: LoadOptions,
     addresses: tuple[str, ...],
     lock_timeout: int,
@@ -201,15 +181,6 @@ def rm(
 
     Returns the forgotten addresses. Raises JsplanError for an address or glob without a match.
     """
-    return run_until_complete(_rm(load, addresses, lock_timeout, observer))
-
-
-async def _rm(
-    load: LoadOptions,
-    addresses: tuple[str, ...],
-    lock_timeout: int,
-    observer: Observer | None = None,
-) -> list[str]:
     async with open_backend(load) as (_, backend):
         waiting = make_wait_reporter(backend, observer)
         async with backend.lock(LockInfo.for_this_process("state rm"), lock_timeout, waiting):
@@ -233,7 +204,8 @@ async def _rm(
     return [*removed, *changes]
 
 
-def mv(
+@runs_to_end
+async def mv(
     load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None
 ) -> list[tuple[str, str]]:
     """Rename entries in state; servers are not touched. Both sides may be globs.
@@ -242,12 +214,6 @@ def mv(
     address, JsplanError if an old one is not in state, a new one is, or both are different objects
     on a server.
     """
-    return run_until_complete(_mv(load, source, target, lock_timeout, observer))
-
-
-async def _mv(
-    load: LoadOptions, source: str, target: str, lock_timeout: int, observer: Observer | None = None
-) -> list[tuple[str, str]]:
     async with (
         open_context(load) as context,
         hold_lock(context, "state mv", lock_timeout, observer),
@@ -333,7 +299,8 @@ class Taken(Struct, frozen=True):
     resources: int
 
 
-def take(
+@runs_to_end
+async def take(
     load: LoadOptions,
     environment: str | None,
     lock_timeout: int,
@@ -345,12 +312,6 @@ def take(
     the next one. Raises StateError where there is nothing to move, or where the state here has
     resources of its own. `lock_timeout` is ns.
     """
-    return run_until_complete(_take(load, environment, lock_timeout, observer))
-
-
-async def _take(
-    load: LoadOptions, environment: str | None, lock_timeout: int, observer: Observer | None
-) -> Taken:
     async with open_backend(load) as (workspace, backend), AsyncExitStack() as stack:
         if environment == workspace.environment:
             raise StateError(
@@ -418,15 +379,12 @@ async def _move(
             hint="See what they are: jsplan state list. To replace them: jsplan state push --force",
         )
     if not is_finished:
-        here = await _write(backend, _moved(there, workspace.environment))
+        moved = replace(there, environment=workspace.environment, history=[*there.history])
+        here = await _write(backend, moved)
     if not shares_place:
         emptied = State(there.workspace, environment, there.lineage, there.serial)
         await _write(other, emptied)
     return Taken(environment, workspace.environment, here.lineage, here.serial, len(here.resources))
-
-
-def _moved(state: State, environment: str | None) -> State:
-    return replace(state, environment=environment, history=list(state.history))
 
 
 async def _write(backend: Backend, state: State) -> State:

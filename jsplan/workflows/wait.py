@@ -9,7 +9,7 @@ from typing import Final
 from jsplan.config.load import load_connectivity
 from jsplan.config.model import Connection, Domain, LoadOptions
 from jsplan.errors import ConnectError, JsplanError
-from jsplan.event_loop import run_until_complete
+from jsplan.event_loop import runs_to_end
 from jsplan.facts.domains import identify_domain
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
@@ -19,27 +19,18 @@ from jsplan.units import SECOND
 INTERVAL: Final = 0.5
 
 
-def wait_for_servers(load: LoadOptions, duration: int, observer: Observer) -> None:
+@runs_to_end
+async def wait_for_servers(load: LoadOptions, duration: int, observer: Observer) -> None:
     """Wait until the domains answer, at most `duration` (ns). Raises ConfigError.
 
     Domains with `may_be_offline` are not waited for, unless there are no others. An error that time
     does not cure, such as a refused password, ends the wait: the command reports it.
     """
     connections, domains = load_connectivity(load)
-    run_until_complete(_wait(connections, domains, load.environ, duration, observer))
-
-
-async def _wait(
-    connections: Mapping[str, Connection],
-    domains: Mapping[str, Domain],
-    environ: Mapping[str, str],
-    duration: int,
-    observer: Observer,
-) -> None:
     shown = ""
     try:
         async with asyncio.timeout(duration / SECOND):
-            while reason := await _find_missing(connections, domains, environ):
+            while reason := await _find_missing(connections, domains, load.environ):
                 if reason != shown:
                     observer.phase(f"Waiting: {reason}")
                 shown = reason

@@ -179,7 +179,7 @@ def test_the_last_line_begins_below_ctrl_c(
 
 def test_a_fleet_says_where_its_hub_is(hub_leaf: Sandbox) -> None:
     """The line of a fleet has the URL of its hub, as a workspace needs it."""
-    assert describe_access(hub_leaf, 1).startswith(
+    assert describe_access(hub_leaf["hub"].url, 1).startswith(
         f"{hub_leaf['hub'].url} is the hub of 1 leaves; user acc"
     )
 

@@ -7,6 +7,7 @@ import pytest
 from jsplan.config.model import Connection
 from jsplan.errors import ConnectError, JsplanError
 from jsplan.jetstream.contexts import resolve_settings
+from jsplan.resources.kv_entry import VALUE
 from jsplan.secrets import conceal, register_secret
 from tests.config.conftest import Loader
 
@@ -188,3 +189,16 @@ def test_a_field_of_contents_from_the_environment_is_not_quoted(
 
     assert [d.code for d in found] == ["JS130"]
     assert "hunter22" not in str(found)
+
+
+@pytest.mark.parametrize("key", ["kv_entry/B/K", "schedule/S/s"])
+def test_a_content_whose_variable_is_not_set_is_unknown(key: str, workspace: Loader) -> None:
+    """A value or payload from a variable that is not set is unknown and secret, not empty."""
+    loaded = workspace(
+        "kv: [{bucket: B, entries: {K: '${env.PW}'}}]\n"
+        "streams: [{name: S, subjects: [s, t], allow_msg_schedules: true,"
+        " schedules: {s: {target: t, every: 1h, payload: '${env.PW}'}}}]\n",
+    )
+
+    (found,) = (d for address, d in loaded.resources.items() if str(address).endswith(key))
+    assert (found.content, found.body[VALUE], found.sensitive) == (None, None, True)

@@ -12,7 +12,7 @@ from msgspec import Struct
 from jsplan.address import Address
 from jsplan.backfill.parquet.manifest import Archive, ArchivedOrigin, OriginContent
 from jsplan.backfill.parquet.store import ArchiveError, ArchiveStore, LocalFolder, ObjectFolder
-from jsplan.config.archive_url import OBJECT_SCHEMES, PLACE_HINT, archive_url_problem
+from jsplan.config.parsing import OBJECT_SCHEMES, PLACE_HINT, archive_url_problem
 from jsplan.errors import UsageError
 from jsplan.planning.backfill.model import OriginState
 

@@ -105,7 +105,6 @@ def command(
         own=own,
         against=against,
     )
-    output.progress.stop()
     from jsplan.render import access_text
 
     output.result(found.to_json, lambda console: access_text.render(found, console, style=style))

@@ -13,10 +13,11 @@ from jsplan.cli.plan_options import (
     backup_option,
     build_plan_options,
     move_options,
+    number_option,
     planning_options,
     refuse_plan_options,
 )
-from jsplan.cli.run import start
+from jsplan.cli.run import open_workspace
 from jsplan.cli.types import PlanFile, Waves
 from jsplan.errors import UsageError
 
@@ -42,13 +43,11 @@ QUESTION = "Do you want jsplan to do this?"
     metavar="WAVES",
     help="Apply domain by domain, and check the replication after each wave.",
 )
-@click.option(
+@number_option(
     "--max-failures",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    metavar="N",
-    help="Start the next wave only if at most N domains of this one failed.",
+    "Start the next wave only if at most N domains of this one failed.",
+    0,
+    least=0,
 )
 @click.option(
     "--deferred",
@@ -82,12 +81,10 @@ def command(
             "--deferred needs the plan file of an earlier apply",
             hint="Name it: jsplan apply PLANFILE --deferred",
         )
-    settings, output = start(ctx)
+    workspace, output = open_workspace(ctx)
     options = build_plan_options(planning)
-    from jsplan.api import Workspace
     from jsplan.cli.approval import ask_and_apply
 
-    workspace = Workspace(settings.load_options(), output.progress)
     run = partial(workspace.plan_and_apply, options)
     return ask_and_apply(
         output, run, QUESTION, "plan -o FILE", auto_approve=auto_approve, no_input=no_input
@@ -95,13 +92,10 @@ def command(
 
 
 def _apply_saved(ctx: click.Context, planfile: Path, planning: dict[str, Any]) -> int:
-    settings, output = start(ctx)
+    workspace, output = open_workspace(ctx)
     refuse_plan_options(ctx)
     options = build_plan_options(planning)
-    from jsplan.api import Workspace
     from jsplan.cli.views import apply_result
 
-    workspace = Workspace(settings.load_options(), output.progress)
     plan, result = workspace.apply_saved(planfile, options)
-    output.progress.stop()
     return apply_result(output, plan, result, shown=False)

@@ -9,8 +9,8 @@ import click
 
 from jsplan.cli.commands import CommandEntry
 from jsplan.cli.lazy import declare, group
-from jsplan.cli.plan_options import lock_timeout_option
-from jsplan.cli.run import start
+from jsplan.cli.plan_options import lock_timeout_option, number_option
+from jsplan.cli.run import open_workspace
 from jsplan.cli.types import AddressGlob, HazardPermission, Until
 from jsplan.errors import UsageError
 
@@ -119,18 +119,16 @@ def run(
     The first run pins the range. An interrupted run is resumed by the next one; no message is lost
     or copied twice. Ctrl-C stops it cleanly. A run that stops at TIME exits with 6.
     """
-    settings, output = start(ctx)
+    workspace, output = open_workspace(ctx)
     origin, target = _parse_endpoints(name, ends)
-    from jsplan.api import BackfillOptions, Workspace
+    from jsplan.api import BackfillOptions
+    from jsplan.render.backfill_text import render_run
 
     options = BackfillOptions(
         name, origin, target, master, reset_range, fail_on_gap, allow_hazard, lock_timeout, until
     )
-    result = Workspace(settings.load_options(), output.progress).backfill(options)
-    output.progress.stop()
-    from jsplan.render import backfill_text
-
-    output.result(result.to_json, partial(backfill_text.render_run, result))
+    result = workspace.backfill(options)
+    output.result(result.to_json, partial(render_run, result))
     return result.exit_code
 
 
@@ -142,29 +140,19 @@ def plan(ctx: click.Context, /, name: str | None, **ends: Any) -> int:
 
     Starts no Spark, takes no lock and copies nothing.
     """
-    settings, output = start(ctx)
+    workspace, output = open_workspace(ctx)
     origin, target = _parse_endpoints(name, ends)
-    from jsplan.api import BackfillOptions, Workspace
+    from jsplan.api import BackfillOptions
+    from jsplan.render.backfill_text import render
 
-    options = BackfillOptions(name, origin, target)
-    found = Workspace(settings.load_options(), output.progress).preview_backfill(options)
-    output.progress.stop()
-    from jsplan.render import backfill_text
-
-    output.result(found.to_json, partial(backfill_text.render, found))
+    found = workspace.preview_backfill(BackfillOptions(name, origin, target))
+    output.result(found.to_json, partial(render, found))
     return 0
 
 
 @declare("verify", connects=True, examples=["jsplan backfill verify orders"])
 @_endpoint_options
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=20,
-    show_default=True,
-    metavar="N",
-    help="Print the first N differences.",
-)
+@number_option("--limit", "Print the first N differences.", 20, least=0)
 @_master_option
 @click.pass_context
 def verify(
@@ -174,16 +162,13 @@ def verify(
 
     Takes no lock and changes no stream. Exits with 2 if they differ; expired messages do not count.
     """
-    settings, output = start(ctx)
+    workspace, output = open_workspace(ctx)
     origin, target = _parse_endpoints(name, ends)
-    from jsplan.api import VerifyOptions, Workspace
+    from jsplan.api import VerifyOptions
+    from jsplan.render.backfill_text import render_verification
 
-    options = VerifyOptions(name, origin, target, master, limit)
-    found = Workspace(settings.load_options(), output.progress).verify_backfill(options)
-    output.progress.stop()
-    from jsplan.render import backfill_text
-
-    output.result(found.to_json, partial(backfill_text.render_verification, found))
+    found = workspace.verify_backfill(VerifyOptions(name, origin, target, master, limit))
+    output.result(found.to_json, partial(render_verification, found))
     return found.exit_code
 
 
@@ -192,11 +177,9 @@ def verify(
 @click.pass_context
 def status(ctx: click.Context, names: tuple[str, ...]) -> int:
     """Show range, progress and orphans of each backfill, and how to resume it. Read-only."""
-    settings, output = start(ctx)
-    from jsplan.api import Workspace
+    workspace, output = open_workspace(ctx)
+    from jsplan.render.backfill_text import render_status
 
-    found = Workspace(settings.load_options(), output.progress).backfill_status(*names)
-    from jsplan.render import backfill_text
-
-    output.result(found.to_json, partial(backfill_text.render_status, found))
+    found = workspace.backfill_status(*names)
+    output.result(found.to_json, partial(render_status, found))
     return 0

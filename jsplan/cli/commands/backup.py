@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan.cli.lazy import declare
+from jsplan.cli.plan_options import number_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob
 
@@ -21,14 +22,7 @@ if TYPE_CHECKING:
 )
 @click.argument("addresses", nargs=-1, required=True, type=AddressGlob(), metavar="ADDRESS...")
 @click.argument("folder", type=AbsolutePath(), metavar="DIR")
-@click.option(
-    "--parallelism",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Save at most N streams at once.",
-)
+@number_option("--parallelism", "Save at most N streams at once.", 4)
 @click.option(
     "--check", is_flag=True, help="Let the servers verify the checksums of their data first."
 )
@@ -47,7 +41,6 @@ def command(
 
     options = BackupOptions(addresses, folder, parallelism, check)
     result = backup_workflow(settings.load_options(), options, output.progress)
-    output.progress.stop()
     from jsplan.render import backup_text
 
     output.result(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan.cli.lazy import declare
+from jsplan.cli.plan_options import number_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob
 from jsplan.errors import UsageError
@@ -33,18 +34,8 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Instead of another stream, compare with what this backup has of it.",
 )
-@click.option(
-    "--first-seq",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Compare from this sequence of the origin on.",
-)
-@click.option(
-    "--last-seq",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Compare up to this sequence of the origin.",
-)
+@number_option("--first-seq", "Compare from this sequence of the origin on.")
+@number_option("--last-seq", "Compare up to this sequence of the origin.")
 @click.option(
     "--since",
     type=AbsolutePath(),
@@ -89,6 +80,5 @@ def command(
         raise UsageError("--master is for two streams")
     options = CompareOptions(one, other, first_seq, last_seq, since, out, backup, master)
     found = compare(settings.load_options(), options, output.progress)
-    output.progress.stop()
     output.result(found.to_json, partial(compare_text.render, found))
     return found.exit_code

@@ -14,7 +14,7 @@ from jsplan.cli.plan_options import (
     build_plan_options,
     destroy_options,
 )
-from jsplan.cli.run import start
+from jsplan.cli.run import open_workspace
 
 QUESTION = "Do you really want to destroy all of this? There is no way back."
 
@@ -30,12 +30,10 @@ QUESTION = "Do you really want to destroy all of this? There is no way back."
 @click.pass_context
 def command(ctx: click.Context, /, auto_approve: bool, no_input: bool, **planning: Any) -> int:
     """Show everything that this workspace manages, ask, and delete it."""
-    settings, output = start(ctx)
+    workspace, output = open_workspace(ctx)
     options = build_plan_options(planning, destroy=True)
-    from jsplan.api import Workspace
     from jsplan.cli.approval import ask_and_apply
 
-    workspace = Workspace(settings.load_options(), output.progress)
     run = partial(workspace.plan_and_apply, options)
     save = "plan --destroy -o FILE"
     return ask_and_apply(output, run, QUESTION, save, auto_approve=auto_approve, no_input=no_input)

@@ -50,7 +50,6 @@ def discover(ctx: click.Context, connection: str | None, system_connection: str 
     found = discover_domains(
         settings.load_options(), output.progress, connection=connection, system=system_connection
     )
-    output.progress.stop()
     from jsplan.render.discover_text import render_text
 
     output.result_lines(found.to_json, render_text(found))

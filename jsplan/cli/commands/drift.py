@@ -9,9 +9,9 @@ import click
 from jsplan.cli import views
 from jsplan.cli.commands import CommandEntry
 from jsplan.cli.lazy import declare, group
-from jsplan.cli.plan_options import parallelism_option
-from jsplan.cli.run import start
-from jsplan.cli.types import AddressGlob, Crontab, Duration, HostPort, ParamType
+from jsplan.cli.plan_options import addresses_option, exclude_option, parallelism_option
+from jsplan.cli.run import open_workspace, start
+from jsplan.cli.types import Crontab, Duration, HostPort, ParamType
 from jsplan.documents.drift_causes import CAUSES, FAILING_CAUSES
 from jsplan.errors import UsageError
 
@@ -51,20 +51,8 @@ class CauseList(ParamType):
     invoke_without_command=True,
     examples=["jsplan drift", "jsplan drift --fail-on changed,missing,unmanaged"],
 )
-@click.option(
-    "--target",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Check only these resources; repeatable.",
-)
-@click.option(
-    "--exclude",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Skip these resources; repeatable.",
-)
+@addresses_option("--target", "Check only these resources; repeatable.")
+@exclude_option
 @parallelism_option
 @click.option("--fail-on", type=CauseList(), default=",".join(FAILING_CAUSES),
               show_default=True, metavar="CAUSES",
@@ -83,14 +71,13 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    settings, output = start(ctx, views.DRIFT_FORMATS, collects_garbage=False)
-    from jsplan.api import DriftOptions, Workspace
+    workspace, output = open_workspace(ctx, views.DRIFT_FORMATS, collects_garbage=False)
+    from jsplan.api import DriftOptions
 
     options = DriftOptions(
         targets=target, excludes=exclude, parallelism=parallelism, fail_on=fail_on
     )
-    found = Workspace(settings.load_options(), output.progress).drift(options)
-    output.progress.stop()
+    found = workspace.drift(options)
     views.drift_result(output, found, fail_on)
     return int(found.exit_code)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import click
 
 from jsplan.cli.lazy import declare
+from jsplan.cli.plan_options import addresses_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AddressGlob, PlanFile
+from jsplan.cli.types import PlanFile
 from jsplan.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -22,12 +23,8 @@ FORMATS = ("mermaid", "dot", "svg")
 
 @declare("graph", examples=["jsplan graph", "jsplan graph --format svg > graph.svg"])
 @click.argument("planfile", required=False, type=PlanFile())
-@click.option(
-    "--target",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Draw only these resources with their origins and downstream streams; repeatable.",
+@addresses_option(
+    "--target", "Draw only these resources with their origins and downstream streams; repeatable."
 )
 @click.pass_context
 def command(ctx: click.Context, planfile: Path | None, target: tuple[str, ...]) -> int:

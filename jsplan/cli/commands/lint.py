@@ -65,7 +65,6 @@ def command(ctx: click.Context, live: bool, explain: str | None, fail_on: str) -
     except ConfigError as error:
         _report_file_errors(output, error, load)
         raise
-    output.progress.stop()
     views = {
         "sarif": lambda: _sarif(found.findings, found.ignored, Path(found.root), found),
         "github": lambda: _annotations(found.findings, Path(found.root)),

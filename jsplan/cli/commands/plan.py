@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from jsplan.cli.lazy import declare
-from jsplan.cli.plan_options import build_plan_options, planning_options
-from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath
+from jsplan.cli.plan_options import build_plan_options, out_option, planning_options
+from jsplan.cli.run import open_workspace
 from jsplan.disk import display_path
 from jsplan.errors import ExitCode
 
@@ -21,13 +20,7 @@ if TYPE_CHECKING:
 
 
 @declare("plan", connects=True, examples=["jsplan plan", "jsplan plan -e prod -o prod.plan"])
-@click.option(
-    "-o",
-    "--out",
-    type=AbsolutePath(),
-    metavar="FILE",
-    help="Save the plan, so that apply FILE does exactly this.",
-)
+@out_option
 @click.option(
     "--destroy", is_flag=True, help="Plan to delete everything that this workspace manages."
 )
@@ -45,12 +38,10 @@ def command(
     """
     from jsplan.cli.views import PLAN_FORMATS, plan_result
 
-    settings, output = start(ctx, PLAN_FORMATS, collects_garbage=False)
-    options = build_plan_options(planning, destroy=destroy)
-    from jsplan.api import Workspace, save_plan
+    workspace, output = open_workspace(ctx, PLAN_FORMATS, collects_garbage=False)
+    plan = workspace.plan(build_plan_options(planning, destroy=destroy))
+    from jsplan.workflows.plan import save_plan
 
-    plan = Workspace(settings.load_options(), output.progress).plan(options)
-    output.progress.stop()
     if out is not None and not plan.errored:
         save_plan(plan, out)
     plan_result(output, plan)

@@ -8,7 +8,14 @@ import click
 
 from jsplan.cli.approval import Approval, ask_and_apply
 from jsplan.cli.lazy import declare
-from jsplan.cli.plan_options import approval_options, hazard_option, lock_timeout_option
+from jsplan.cli.plan_options import (
+    addresses_option,
+    approval_options,
+    exclude_option,
+    hazard_option,
+    lock_timeout_option,
+    number_option,
+)
 from jsplan.cli.run import start
 from jsplan.cli.types import AbsolutePath, AddressGlob
 
@@ -36,20 +43,8 @@ QUESTION = "Do you want jsplan to restore this?"
     metavar="ADDRESS",
     help="Restore to this address; DOMAIN/** restores everything to that domain.",
 )
-@click.option(
-    "--target",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Restore only these resources; repeatable.",
-)
-@click.option(
-    "--exclude",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Skip these resources; repeatable.",
-)
+@addresses_option("--target", "Restore only these resources; repeatable.")
+@exclude_option
 @click.option(
     "--subjects",
     multiple=True,
@@ -63,14 +58,7 @@ QUESTION = "Do you want jsplan to restore this?"
     help="Give each stream N replicas instead of its own.",
 )
 @hazard_option
-@click.option(
-    "--parallelism",
-    type=click.IntRange(min=1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="Restore at most N streams of a domain at once.",
-)
+@number_option("--parallelism", "Restore at most N streams of a domain at once.", 4)
 @lock_timeout_option
 @approval_options
 @click.pass_context

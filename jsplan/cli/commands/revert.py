@@ -8,19 +8,21 @@ import click
 
 from jsplan.cli.lazy import declare
 from jsplan.cli.plan_options import (
+    addresses_option,
     adopt_option,
     approval_options,
     backup_option,
     build_plan_options,
+    exclude_option,
     hazard_option,
     lock_timeout_option,
     measure_limit_option,
     offline_option,
+    out_option,
     parallelism_option,
     safe_below_option,
 )
 from jsplan.cli.run import start
-from jsplan.cli.types import AbsolutePath, AddressGlob
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,27 +35,9 @@ QUESTION = "Do you want jsplan to undo this?"
 
 @declare("revert", connects=True, examples=["jsplan revert 22", "jsplan revert 22 -o undo.plan"])
 @click.argument("number", type=click.IntRange(min=1), metavar="ID")
-@click.option(
-    "-o",
-    "--out",
-    type=AbsolutePath(),
-    metavar="FILE",
-    help="Save the plan, so that apply FILE does exactly this.",
-)
-@click.option(
-    "--target",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Undo only these resources; repeatable.",
-)
-@click.option(
-    "--exclude",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Skip these resources; repeatable.",
-)
+@out_option
+@addresses_option("--target", "Undo only these resources; repeatable.")
+@exclude_option
 @hazard_option
 @adopt_option
 @safe_below_option
@@ -110,7 +94,6 @@ def _save_plan(ctx: click.Context, options: RevertOptions, out: Path) -> int:
     from jsplan.workflows.revert import plan_revert
 
     plan = plan_revert(settings.load_options(), options, output.progress)
-    output.progress.stop()
     if not plan.errored:
         save_plan(plan, out)
     plan_result(output, plan)

@@ -14,6 +14,8 @@ from jsplan.cli.types import AbsolutePath
 from jsplan.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from jsplan.cli.output import Output
@@ -81,16 +83,8 @@ def up(
         kind, ports=ports, folder=folder, leaves=leaf or ("leaf",), domain=domain
     )
 
-    def ready(described: SandboxDescription) -> None:
-        output.progress.stop()
-        output.result_lines(described.to_json, render_text(described))
-        output.note("Running. Ctrl-C ends it.")
-        sys.stdout.flush()
-
     output.progress.phase("Starting nats-server")
-    servers.run_in_foreground(sandbox, ready)
-    _print_stopped(output)
-    return 0
+    return _run(output, sandbox, render_text)
 
 
 @declare("fleet", examples=["jsplan sandbox fleet 50"])
@@ -100,16 +94,28 @@ def fleet(ctx: click.Context, /, count: int) -> int:
     """Start a hub with N leaves (by default 20): store-001 and so on. Stop them at Ctrl-C."""
     _, output = start(ctx)
     from jsplan.sandbox import foreground as servers
-    from jsplan.sandbox.foreground import describe
 
-    def ready(sandbox: Sandbox) -> None:
-        output.progress.stop()
-        output.result_lines(describe(sandbox).to_json, servers.describe_access(sandbox, count))
+    output.progress.phase(f"Starting a hub and {count} leaves")
+    running = servers.run_fleet(servers.leaf_names(count))
+    return _run(
+        output, running, lambda found: servers.describe_access(found.servers[0]["url"], count)
+    )
+
+
+def _run(
+    output: Output,
+    running: AbstractContextManager[Sandbox],
+    render: Callable[[SandboxDescription], str],
+) -> int:
+    """Run servers until Ctrl-C, and print how to reach them."""
+    from jsplan.sandbox.foreground import run_in_foreground
+
+    def ready(described: SandboxDescription) -> None:
+        output.result_lines(described.to_json, render(described))
         output.note("Running. Ctrl-C ends it.")
         sys.stdout.flush()
 
-    output.progress.phase(f"Starting a hub and {count} leaves")
-    servers.run_until_stopped(count, ready)
+    run_in_foreground(running, ready)
     _print_stopped(output)
     return 0
 

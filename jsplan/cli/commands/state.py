@@ -10,7 +10,7 @@ import click
 
 from jsplan.cli.commands import CommandEntry
 from jsplan.cli.lazy import declare, group
-from jsplan.cli.plan_options import lock_timeout_option
+from jsplan.cli.plan_options import lock_timeout_option, number_option
 from jsplan.cli.run import start
 from jsplan.cli.types import AddressGlob
 from jsplan.errors import StateError
@@ -113,12 +113,7 @@ def mv(ctx: click.Context, source: str, target: str, lock_timeout: int) -> int:
 
 
 @declare("pull", connects=True, examples=["jsplan state pull > state.json"])
-@click.option(
-    "--serial",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Print an earlier serial, if it is still kept.",
-)
+@number_option("--serial", "Print an earlier serial, if it is still kept.")
 @click.pass_context
 def pull(ctx: click.Context, serial: int | None) -> int:
     """Print the state document as JSON, with its journal applied."""

@@ -5,21 +5,16 @@ from __future__ import annotations
 import click
 
 from jsplan.cli.lazy import declare
+from jsplan.cli.plan_options import addresses_option
 from jsplan.cli.run import start
-from jsplan.cli.types import AddressGlob, Duration
+from jsplan.cli.types import Duration
 from jsplan.errors import UsageError
 
 
 @declare(
     "status", connects=True, examples=["jsplan status", "jsplan status --target 'hub/**' --watch"]
 )
-@click.option(
-    "--target",
-    multiple=True,
-    type=AddressGlob(),
-    metavar="ADDRESS",
-    help="Show only these resources; repeatable.",
-)
+@addresses_option("--target", "Show only these resources; repeatable.")
 @click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
 @click.option(
     "--every",
@@ -48,7 +43,6 @@ def command(ctx: click.Context, target: tuple[str, ...], watch: bool, every: int
         frames = Frames(output.out, json=settings.json, verbose=bool(settings.verbose))
         workflow.watch(settings.load_options(), frames, every / SECOND, target)
     found = workflow.status(settings.load_options(), output.progress, target)
-    output.progress.stop()
     from jsplan.render import status_text
 
     output.result(

@@ -76,11 +76,9 @@ def parse_advisory(subject: str, data: bytes) -> AdvisoryEvent | None:
     """Parse an advisory. None if nothing changed, such as for an audit of reads or refusals."""
     if subject == _AUDIT:
         at = data.find(_AUDITED_REQUEST)
-        return (
-            _parse_audit(data)
-            if at >= 0 and data.startswith(_CHANGING_VERBS, at + len(_AUDITED_REQUEST))
-            else None
-        )
+        if at >= 0 and data.startswith(_CHANGING_VERBS, at + len(_AUDITED_REQUEST)):
+            return _parse_audit(data)
+        return None
     words = subject.split(".")
     if len(words) < 6 or words[4] in _IGNORED_ADVISORIES:
         return None

@@ -333,7 +333,7 @@ class DriftChecker:
             )
         found = build_alerts(drift, self._options.notify, self._describe)
         return [
-            s if s.kind != "offline" else self._conceal_alert(s)
+            s if s.kind != "offline" else replace(s, summary=conceal(s.summary))
             for s in found
             if s.kind != "offline" or s.address not in recent
         ]
@@ -392,9 +392,6 @@ class DriftChecker:
                     format_timestamp(),
                 )
             )
-
-    def _conceal_alert(self, alert: Finding) -> Finding:
-        return replace(alert, summary=conceal(alert.summary))
 
     def _record_duration(self, scope: str, begun: float, *, done: bool) -> None:
         if self._outputs.metrics is not None:

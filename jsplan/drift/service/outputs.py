@@ -55,11 +55,9 @@ class JobHealth:
         if self.stopping:
             return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, "ending")
         if self.last_checked is None:
-            first = (
-                "no full check has succeeded yet; the log says why"
-                if self.failing
-                else "the first check is under way"
-            )
+            first = "the first check is under way"
+            if self.failing:
+                first = "no full check has succeeded yet; the log says why"
             return text_answer(HTTPStatus.SERVICE_UNAVAILABLE, first)
         age = time.monotonic() - self.last_checked
         if age > self._max_check_age:

@@ -398,8 +398,6 @@ def _failure_kind(error: BaseException) -> str:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, TimeoutError):
         return "no answer in time"
-    return (
-        (reason.strerror or "")
-        if isinstance(reason, OSError) and reason.strerror
-        else type(reason).__name__
-    )
+    if isinstance(reason, OSError) and reason.strerror:
+        return reason.strerror or ""
+    return type(reason).__name__

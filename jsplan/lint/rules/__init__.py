@@ -1,6 +1,6 @@
 """All rules, by their codes.
 
-A new rule is a function and a `Rule` in the file of its theme, a title in `codes.LINT`, and a case
+A new rule is a function with `@rule` in the file of its theme, a title in `codes.LINT`, and a case
 in tests/lint/cases.
 """
 

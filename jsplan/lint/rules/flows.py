@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from jsplan.address import Address
 from jsplan.flows.feeds import Feed
-from jsplan.lint.rule import Hit, Rule
-from jsplan.lint.view import DisjointSets, LintItem, View
+from jsplan.lint.rule import rule
+from jsplan.lint.view import DisjointSets, Hit, LintItem, View
 from jsplan.subjects import SubjectTree, overlaps
 from jsplan.topology import Edge
 from jsplan.topology.replication_graph import republish_mapping
@@ -18,6 +18,22 @@ from jsplan.topology.replication_graph import republish_mapping
 _LOCAL_KINDS = ("kv",)
 
 
+@rule(
+    "JS201",
+    "warning",
+    why=(
+        "Domains of one account that are joined by leafnodes share its subjects. If streams of"
+        " two domains store the same subject, each of them stores every publish while the link is"
+        " up. That doubles the messages, and the publisher sees only the first of two"
+        " acknowledgements. Keys of KV buckets stay in their domain; the chunks of object stores"
+        " do not."
+    ),
+    fix=(
+        "Give each domain subjects of its own, such as sales.${domain}.>, or store the subject in"
+        " one domain and mirror it in the other. If the leafnode denies the subject, ignore this"
+        " with that reason."
+    ),
+)
 def stored_twice(view: View) -> Iterator[Hit]:
     """One finding for all streams that share subjects, at the first of them."""
     wanted = {item.address for item in view.streams()}
@@ -88,29 +104,22 @@ def _domains(view: View, items: list[LintItem]) -> set[str]:
     return {real(item.address) for item in items}
 
 
-JS201 = Rule(
-    "JS201",
-    "warning",
-    stored_twice,
-    why=(
-        "Domains of one account that are joined by leafnodes share its subjects. If streams of"
-        " two domains store the same subject, each of them stores every publish while the link is"
-        " up. That doubles the messages, and the publisher sees only the first of two"
-        " acknowledgements. Keys of KV buckets stay in their domain; the chunks of object stores"
-        " do not."
-    ),
-    fix=(
-        "Give each domain subjects of its own, such as sales.${domain}.>, or store the subject in"
-        " one domain and mirror it in the other. If the leafnode denies the subject, ignore this"
-        " with that reason."
-    ),
-)
-
-
 # --- JS202: one message that reaches a stream twice ---
 # It comes by the stream's own subjects and a source, or by two sources.
 
 
+@rule(
+    "JS202",
+    "warning",
+    why=(
+        "A stream may store a subject and also source a stream that stores it, in a domain that"
+        " shares messages. It then has each message twice: once as published and once as copied."
+        " The same happens to a stream that sources another stream and a stream downstream of it."
+        " Inside one domain the server refuses such a circle (10052); it does not check across"
+        " domains."
+    ),
+    fix="Remove one of the paths, or give them filters that do not overlap.",
+)
 def two_paths(view: View) -> Iterator[Hit]:
     """Streams with sources, each path compared with the others."""
     for item in view.streams():
@@ -133,8 +142,7 @@ def two_paths(view: View) -> Iterator[Hit]:
             None,
         )
         if straight is not None:
-            yield Hit(
-                item.address,
+            yield item.hit(
                 f'"{straight.published}" comes by the stream\'s own subjects'
                 f" and again from {straight.root}",
                 "sources",
@@ -142,9 +150,7 @@ def two_paths(view: View) -> Iterator[Hit]:
         elif twice is not None:
             one, other, feed = twice
             names = f"{one} twice" if one == other else f"{one} and {other}"
-            yield Hit(
-                item.address, f'"{feed.published}" of {feed.root} comes by {names}', "sources"
-            )
+            yield item.hit(f'"{feed.published}" of {feed.root} comes by {names}', "sources")
 
 
 def _is_stored_directly(view: View, address: Address, own: list[str], feed: Feed) -> bool:
@@ -172,24 +178,18 @@ def _find_duplicate(
     return None
 
 
-JS202 = Rule(
-    "JS202",
-    "warning",
-    two_paths,
-    why=(
-        "A stream may store a subject and also source a stream that stores it, in a domain that"
-        " shares messages. It then has each message twice: once as published and once as copied."
-        " The same happens to a stream that sources another stream and a stream downstream of it."
-        " Inside one domain the server refuses such a circle (10052); it does not check across"
-        " domains."
-    ),
-    fix="Remove one of the paths, or give them filters that do not overlap.",
-)
-
-
 # --- JS203: streams that store what the other republishes, in a circle ---
 
 
+@rule(
+    "JS203",
+    "warning",
+    why=(
+        "The server refuses a stream that stores what it republishes itself. It does not check"
+        " two streams: one message became hundreds in a second, until the server stopped them."
+    ),
+    fix="Let one of the streams republish under a subject that no stream stores.",
+)
 def republish_circle(view: View) -> Iterator[Hit]:
     """Every circle once, at the first of its streams."""
     onward = _republish_targets(view)
@@ -238,21 +238,19 @@ def _find_cycle(start: Address, onward: dict[Address, list[Address]]) -> list[Ad
     return []
 
 
-JS203 = Rule(
-    "JS203",
-    "warning",
-    republish_circle,
-    why=(
-        "The server refuses a stream that stores what it republishes itself. It does not check"
-        " two streams: one message became hundreds in a second, until the server stopped them."
-    ),
-    fix="Let one of the streams republish under a subject that no stream stores.",
-)
-
-
 # --- JS204: a stream that stores the deliveries to another stream ---
 
 
+@rule(
+    "JS204",
+    "warning",
+    why=(
+        "The server delivers messages to a mirror or source in another account on ordinary"
+        " subjects below its delivery prefix. A stream that stores these subjects has every"
+        " copied message once more, with the server's own headers, and heartbeats."
+    ),
+    fix="Narrow the stream's subjects, or use a delivery prefix that no stream stores.",
+)
 def delivery_stored(view: View) -> Iterator[Hit]:
     """Streams whose subjects overlap with a delivery prefix of a domain that shares messages."""
     trees: dict[str, SubjectTree[tuple[str, Edge]]] = {}
@@ -272,17 +270,4 @@ def delivery_stored(view: View) -> Iterator[Hit]:
                 text = (
                     f'"{subject}" stores what is delivered to {caught[1].downstream} on {caught[0]}'
                 )
-                yield Hit(item.address, text, "subjects", also=(caught[1].downstream,))
-
-
-JS204 = Rule(
-    "JS204",
-    "warning",
-    delivery_stored,
-    why=(
-        "The server delivers messages to a mirror or source in another account on ordinary"
-        " subjects below its delivery prefix. A stream that stores these subjects has every"
-        " copied message once more, with the server's own headers, and heartbeats."
-    ),
-    fix="Narrow the stream's subjects, or use a delivery prefix that no stream stores.",
-)
+                yield item.hit(text, "subjects", also=(caught[1].downstream,))
