@@ -24,6 +24,7 @@ class ListeningServer:
         self.connections = 0
         self.over = threading.Event()
         self._open: list[socket.socket] = []
+        self._keeping = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
@@ -33,8 +34,10 @@ class ListeningServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.over.set()
-        for each in (self._server, *self._open):
+        with self._keeping:
+            self.over.set()
+            opened = (self._server, *self._open)
+        for each in opened:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
@@ -51,8 +54,15 @@ class ListeningServer:
     def connect(self, port: int) -> socket.socket:
         """Connect to a local port, until the end of this server."""
         stream = socket.create_connection(("127.0.0.1", port))
-        self._open.append(stream)
+        self._keep(stream)
         return stream
+
+    def _keep(self, stream: socket.socket) -> None:
+        """Keep a connection until the end of this server, which may have come meanwhile."""
+        with self._keeping:
+            self._open.append(stream)
+            if self.over.is_set():
+                stream.shutdown(socket.SHUT_RDWR)
 
     def start_thread(self, work: Callable[..., None], *arguments: object) -> None:
         """Start a thread that ends with this server."""
@@ -65,7 +75,7 @@ class ListeningServer:
             while not self.over.is_set():
                 stream, _ = self._server.accept()
                 self.connections += 1
-                self._open.append(stream)
+                self._keep(stream)
                 self.start_thread(self._serve_one, stream)
 
     def _serve_one(self, stream: socket.socket) -> None:

@@ -15,7 +15,7 @@ from jsplan.config.model import DeclaredResource, Domain, Lifecycle, Workspace
 from jsplan.diagnostics import NO_LOCATION, did_you_mean
 from jsplan.errors import JsplanError, UsageError
 from jsplan.resources.fields import Config
-from jsplan.state import State
+from jsplan.state.document import State
 from jsplan.subjects import is_valid
 
 
