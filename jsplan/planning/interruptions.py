@@ -56,9 +56,11 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
 
 def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
     """Yield what an apply has left without subjects or filters, as it was to exchange them."""
+    moving = {side for one in inputs.relocations.values() for side in (one.origin, one.target)}
+    reported = {*moving, *inputs.interrupted.streams, *inputs.interrupted.replacements}
     for address in inputs.entries:
         live, name = inputs.live.get(address), address.name
-        if live is None or address in inputs.interrupted.streams:
+        if live is None or address in reported:
             continue
         rejected = list[str]()
         if address.kind == "consumer" and is_parked(live.raw.get("filter_subject")):
