@@ -11,6 +11,7 @@ from jsplan.drift.service.alerts import build_alerts
 from jsplan.errors import ExitCode
 from jsplan.options import DriftOptions
 from jsplan.render import drift_rows
+from jsplan.resources.server_features import IMMEDIATE_LIMIT_LEVEL
 from jsplan.sandbox import versions
 from jsplan.sandbox.versions import parse_version
 from jsplan.workflows.drift import drift
@@ -23,7 +24,7 @@ from tests.support.raw import NoResponders, Raw, streams
 from tests.support.refused_request import refuse_request
 from tests.support.simulated_kill import SimulatedKill, kill_at_request
 from tests.support.state import read_state
-from tests.support.workspaces import RecordingObserver, approve, single_space
+from tests.support.workspaces import RecordingObserver, Space, approve, single_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -264,3 +265,25 @@ def test_a_death_before_quiescing_rejects_no_publisher(scene: Scene) -> None:
     _, result = scene.space.write(streams=[BEFORE]).apply()
     assert result.exit_code == 0
     require_unchanged(scene)
+
+
+def test_more_messages_of_a_subject_than_allowed(space: Space, raw: Raw) -> None:
+    """A server that keeps what a lowered limit forbids until the next message names the way."""
+    stream: dict[str, object] = {
+        "name": "L",
+        "subjects": ["l.>"],
+        "lifecycle": {"on_replace": "preserve"},
+    }
+    space.write(streams=[stream]).apply()
+    for _ in range(3):
+        raw.request("l.a", b"")
+    stream["max_msgs_per_subject"] = 2
+    space.write(streams=[stream]).apply(allow_hazards=("DELETES_MESSAGES",))
+    space.write(streams=[stream | {"retention": "workqueue"}])
+    if LEVEL < IMMEDIATE_LIMIT_LEVEL:
+        _, result = space.apply(allow_hazards=PERMITTED)
+        (error,) = (step.error for step in result.steps if step.status == "failed")
+        assert "nats stream purge L --subject l.a --keep 2" in str(error)
+        raw.api_ok("$JS.API.STREAM.PURGE.L", {"filter": "l.a", "keep": 2})
+    assert space.apply(allow_hazards=PERMITTED)[1].exit_code == 0
+    assert raw.count("L") == 2

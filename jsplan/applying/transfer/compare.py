@@ -30,6 +30,7 @@ from jsplan.applying.transfer.record import (
     require_record,
     update_record,
 )
+from jsplan.diagnostics import quote_shell
 from jsplan.documents.plan import Step
 from jsplan.facts.compare_streams import Comparison, IncomparableError, compare_streams
 from jsplan.jetstream.api import has_header
@@ -163,7 +164,7 @@ async def _compare_up_to(
     if not limits_act:
         for seq in found.missing:
             if await _still_missing(context, step, seq):
-                why = await _describe_rollup(context, step, seq)
+                why = await _describe_deletion(context, step, seq)
                 raise StepFailed(f"{hop.copy} lacks sequence {seq:,} of {hop.origin}{why}")
     if (first_different := found.different.first) is not None:
         more = f" and {found.different.count - 1:,} more" if found.different.count > 1 else ""
@@ -187,17 +188,31 @@ async def compare_range(context: StepContext, step: Step, first: int, last: int)
         raise StepFailed(f"{hop.origin} has {error}. {advice}") from None
 
 
-async def _describe_rollup(context: StepContext, step: Step, seq: int) -> str:
-    """Name the rollup that deleted a message in the copy alone, and what to do; else empty.
+async def _describe_deletion(context: StepContext, step: Step, seq: int) -> str:
+    """Say why the copy alone has deleted a message, and what to do; empty where that is unknown.
 
-    A stream may have it from a source, from when it allowed no rollups. In a mirror it acts.
+    A stream may have a rollup from a source, from when it allowed none. In a mirror it acts. Up to
+    2.12 a lowered `max_msgs_per_subject` deletes with the next message of the subject; in a mirror
+    at once.
     """
     hop = hop_of(step)
     origin, copy = (context.api(at(step, address)) for address in hop)
     lost = await origin.get_message(hop.origin.stream, {"seq": seq})
-    for subject in (lost["subject"], ">") if lost is not None else ():
-        request = {"seq": seq, "next_by_subj": subject}
-        found = await copy.get_message(hop.copy.stream, request)
+    if lost is None:
+        return ""
+    subject, stream = str(lost["subject"]), hop.origin.stream
+    info = await origin.request(f"STREAM.INFO.{stream}", {"subjects_filter": subject})
+    limit = int(info["config"].get("max_msgs_per_subject") or 0)
+    many = int((info["state"].get("subjects") or {}).get(subject) or 0)
+    if 0 < limit < many:
+        keep = f"nats stream purge {quote_shell(stream)} --subject {quote_shell(subject)}"
+        return (
+            f": it has {many:,} messages of {subject}, and max_msgs_per_subject is {limit:,}. This"
+            f" server deletes the others with the next one. Delete them first: {keep} --keep"
+            f" {limit}"
+        )
+    for among in (subject, ">"):
+        found = await copy.get_message(hop.copy.stream, {"seq": seq, "next_by_subj": among})
         if found is not None and has_header(found, "Nats-Rollup"):
             return (
                 f": message {int(found['seq']):,} has Nats-Rollup. It deleted nothing in"

@@ -221,14 +221,15 @@ def _checked_subjects(options: RestoreSelection, count: int) -> tuple[str, ...]:
 def mark_known(backup: Backup, state: State, declared: Collection[Address]) -> Backup:
     """Return the backup with what state knows of it and of interrupted restores."""
     begun = {name for name, step in state.pending.items() if step.get("op") == "stream.restore"}
+    known = {a: entry.created for a, entry in state.resources.items() if str(a) not in begun}
     return {
         address: replace(
             target,
             was_begun=str(address) in begun,
             noted={
-                a: state.resources[a].created if a in state.resources else ""
+                a: known.get(a, "")
                 for a in target.configs
-                if a in declared and (a in state.resources or str(address) in begun)
+                if a in declared and (a in known or str(address) in begun)
             },
         )
         for address, target in backup.items()
