@@ -41,12 +41,15 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
         is_ours = is_transfer(record) or is_placeholder(address)
         if is_ours or not inputs.live.is_reachable(address.domain):
             continue
+        rejected = list[str]()
         if address.kind == "consumer":
             summary = _describe_consumer(inputs, address)
+        elif "detached" in record:
+            summary = _describe_detached(inputs, address, record)
         else:
-            summary = _describe_stream(inputs, address, record)
+            summary, rejected = _describe_recreated(inputs, address)
         if summary:
-            found = {"address": str(address), "rejected": list[str]()}
+            found = {"address": str(address), "rejected": rejected}
             yield found | {"summary": summary, "detail": FINISH_HINT}
 
     yield from _list_parked(inputs)
@@ -55,7 +58,7 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
 
 
 def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
-    """Yield what an apply has left without subjects or filters, as it was to exchange them."""
+    """Yield what an apply has left without its subjects or filters, which others were to get."""
     moving = {side for one in inputs.relocations.values() for side in (one.origin, one.target)}
     reported = {*moving, *inputs.interrupted.streams, *inputs.interrupted.replacements}
     for address in inputs.entries:
@@ -64,11 +67,10 @@ def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
             continue
         rejected = list[str]()
         if address.kind == "consumer" and is_parked(live.raw.get("filter_subject")):
-            text = f"{name} is given nothing, because the exchange of its filters was interrupted"
+            text = f"{name} is given nothing, because an apply was interrupted"
         elif address.is_stream and is_parked(live.raw.get("subjects")):
             rejected = _rejected_subjects(inputs, address)
-            what = f": publishes to {', '.join(rejected)} are rejected" if rejected else " is down"
-            text = f"{name}{what}, because the exchange of its subjects was interrupted"
+            text = f"{name} is down: {_reject_text(rejected)}, because an apply was interrupted"
         else:
             continue
         yield {"address": str(address), "rejected": rejected} | {
@@ -81,10 +83,14 @@ def _rejected_subjects(inputs: PlanInputs, stream: Address) -> list[str]:
     """Return the old and the new subjects of a stream that no stream of its domain has now."""
     beside = (live for a, live in inputs.live.objects.items() if a.domain == stream.domain)
     now = [subject for live in beside for subject in live.raw.get("subjects") or ()]
-    entry, declared = inputs.entries[stream], inputs.declared(stream)
-    own = [*(entry.declared.get("subjects") or ())]
+    entry, declared = inputs.entries.get(stream), inputs.declared(stream)
+    own = [*(entry.declared.get("subjects") or ())] if entry else []
     own += (declared.body.get("subjects") or ()) if declared else ()
     return [subject for subject in dict.fromkeys(own) if not is_covered(subject, now)]
+
+
+def _reject_text(rejected: list[str]) -> str:
+    return f"publishes to {', '.join(rejected)} are rejected" if rejected else "it takes nothing"
 
 
 def _describe_consumer(inputs: PlanInputs, address: Address) -> str:
@@ -98,12 +104,20 @@ def _describe_consumer(inputs: PlanInputs, address: Address) -> str:
     return f"{text}, because its replacement was interrupted. Its position is kept"
 
 
-def _describe_stream(inputs: PlanInputs, address: Address, record: dict[str, Any]) -> str:
-    """Describe a stream that is recreated, or whose sources are detached; empty if neither is."""
+def _describe_recreated(inputs: PlanInputs, address: Address) -> tuple[str, list[str]]:
+    """Describe a stream that is recreated, with the subjects that no stream takes meanwhile."""
+    live, name = inputs.live.get(address), address.name
+    if live is not None and not is_parked(live.raw.get("subjects")):
+        return f"the replacement of {name} was interrupted", []
+    rejected = _rejected_subjects(inputs, address)
+    state = "does not exist" if live is None else "is down"
+    text = f"{name} {state}: {_reject_text(rejected)}, because its replacement was interrupted"
+    return text, rejected
+
+
+def _describe_detached(inputs: PlanInputs, address: Address, record: dict[str, Any]) -> str:
+    """Describe a stream whose sources are detached; empty if none is."""
     live = inputs.live.get(address)
-    if "detached" not in record:
-        state = "" if live is not None else f"{address.name} does not exist: "
-        return f"{state}the replacement of {address.name} was interrupted"
     attached = source_keys(live.raw if live else {})
     entry = inputs.entries.get(address)
     known = source_keys(entry.config if entry else {})
