@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from jsplan.address import is_parked
 from jsplan.options import DriftOptions
 from jsplan.workflows.drift import drift
@@ -54,7 +56,10 @@ def _require_named(left: Mapping[str, list[str]], raw: Raw) -> None:
     assert parked == {at for at in left if "/consumer/" in at}
 
 
-def test_a_dead_exchange_is_named_and_ended(space: Space, raw: Raw) -> None:
+@pytest.mark.parametrize("wanted", [AFTER, BEFORE], ids=["forward", "back"])
+def test_a_dead_exchange_is_named_and_ended(
+    wanted: list[dict[str, Any]], space: Space, raw: Raw
+) -> None:
     """Drift names what gets nothing; the next apply asks for nothing more, and ends it."""
     named = set[str]()
     died, boundary = True, 0
@@ -74,6 +79,7 @@ def test_a_dead_exchange_is_named_and_ended(space: Space, raw: Raw) -> None:
             assert found.resource_drift == []
             _require_named(left, raw)
             named |= left.keys()
+            space.write(streams=wanted)
             plan, _ = space.apply(allow_hazards=ALLOWED)
             asked = [h.message for c in plan.resource_changes for h in c.hazards]
             assert not any("jsplan.staging" in text for text in asked)
