@@ -227,8 +227,9 @@ def capture_wildcards(glob: str, text: str) -> list[str] | None:
 
 def is_parked(value: object) -> bool:
     """Check whether a filter, or a list of subjects, has one to which nothing is published."""
-    listed = value if isinstance(value, list) else [value]
-    return any(isinstance(one, str) and one.startswith(PARKING_PREFIX) for one in listed)
+    if isinstance(value, list):
+        return any(map(is_parked, value))
+    return isinstance(value, str) and value.startswith(PARKING_PREFIX)
 
 
 def names_content(glob: str) -> bool:

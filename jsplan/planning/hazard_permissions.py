@@ -99,9 +99,11 @@ def messages_begun(inputs: PlanInputs, decisions: Decisions, stream: Address) ->
 
 def _is_begun(change: JsonObject | None, decision: ResourceDecision) -> bool:
     """Check whether the last apply was to do the same."""
-    after, now = (change or {}).get("after"), decision.after
-    if change is None or after is None or now is None:
-        return change is not None and after is now
+    if change is None:
+        return False
+    after, now = change["after"], decision.after
+    if after is None or now is None:
+        return after is now
     return all(now.get(name) == value for name, value in after["values"].items())
 
 

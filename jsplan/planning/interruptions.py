@@ -49,12 +49,17 @@ def _list_others(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
         else:
             summary, rejected = _describe_recreated(inputs, address)
         if summary:
-            found = {"address": str(address), "rejected": rejected}
-            yield found | {"summary": summary, "detail": FINISH_HINT}
+            yield _item(address, summary, rejected)
 
     yield from _list_parked(inputs)
     for address, text in list_cut_restores(inputs):
-        yield {"address": str(address), "rejected": [], "summary": text, "detail": HOW_TO_FINISH}
+        yield _item(address, text, [], HOW_TO_FINISH)
+
+
+def _item(
+    address: Address, summary: str, rejected: list[str], detail: str = FINISH_HINT
+) -> dict[str, Any]:
+    return {"address": str(address), "rejected": rejected, "summary": summary, "detail": detail}
 
 
 def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
@@ -73,10 +78,7 @@ def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
             text = f"{name} is down: {_reject_text(rejected)}, because an apply was interrupted"
         else:
             continue
-        yield {"address": str(address), "rejected": rejected} | {
-            "summary": text,
-            "detail": FINISH_HINT,
-        }
+        yield _item(address, text, rejected)
 
 
 def _rejected_subjects(inputs: PlanInputs, stream: Address) -> list[str]:

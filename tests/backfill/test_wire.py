@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import nkeys  # type: ignore[import-untyped]  # it has no stubs
 import pytest
-import trustme
 
 from jsplan.backfill.protocol import RawConnection
 from jsplan.errors import (
@@ -16,6 +15,7 @@ from jsplan.errors import (
 )
 from tests.backfill.backfill_pair import connection_target
 from tests.support import jwt
+from tests.support.pems import write_pems
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -169,14 +169,8 @@ def test_messages_during_a_request_are_kept(server: Server, open_connection: Con
 
 def test_tls(start_secured_server: Guarded, open_connection: Connect, tmp_path: Path) -> None:
     """TLS works with an own authority and client certificate, and the host is checked."""
-    folder, authority = tmp_path, trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    for name, issued in (
-        ("server", authority.issue_cert("127.0.0.1")),
-        ("client", authority.issue_cert("client@example.com")),
-    ):
-        issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
-        issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
+    folder = tmp_path
+    write_pems(folder)
     pems = f'cert_file: "{folder}/server.pem", key_file: "{folder}/server.key", ca_file: "{folder}/ca.pem", verify: true'
     server = start_secured_server(f"tls {{ {pems} }}")
     files = {

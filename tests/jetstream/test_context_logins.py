@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import nkeys  # type: ignore[import-untyped]  # it has no stubs
 import pytest
-import trustme
 
 from jsplan.backfill.protocol import RawConnection
 from jsplan.backfill.tasks.endpoints import Endpoint, export_connection
@@ -25,6 +24,7 @@ from jsplan.sandbox import Sandbox
 from jsplan.sandbox.shapes import Layout, Node, User
 from tests.conftest import PROGRAM
 from tests.support.jwt import Keys, Operator
+from tests.support.pems import write_pems
 from tests.support.yaml_text import read_yaml
 
 if TYPE_CHECKING:
@@ -125,17 +125,11 @@ echo "{$creds\\"operator\\": {\\"service\\": [\\"$(cat "$HOME/service")\\"]}}"
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     """Write key files and programs into a home."""
     home = tmp_path_factory.mktemp("home")
-    operator, user, authority = Operator(), Keys(nkeys.PREFIX_BYTE_USER), trustme.CA()
+    operator, user = Operator(), Keys(nkeys.PREFIX_BYTE_USER)
     account = operator.account("A")
     creds = account.creds(home, "ann")
     bearer = account.creds(home, "bearer", bearer_token=True)
-    authority.cert_pem.write_to_path(str(home / "ca.pem"))
-    for name, issued in (
-        ("server", authority.issue_cert("127.0.0.1")),
-        ("client", authority.issue_cert("client@example.com")),
-    ):
-        issued.cert_chain_pems[0].write_to_path(str(home / f"{name}.pem"))
-        issued.private_key_pem.write_to_path(str(home / f"{name}.key"))
+    write_pems(home)
     (home / "user.nk").write_bytes(bytes(user.seed) + b"\n")
     (home / "password").write_text(f"{PASSWORD}\n", "utf-8")
     (home / "bin").mkdir()

@@ -5,7 +5,6 @@ import ssl
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import trustme
 
 from jsplan.backfill.protocol import RawConnection
 from jsplan.errors import ApiError, ConnectError, JsplanError
@@ -17,6 +16,7 @@ from jsplan.sandbox import Sandbox
 from jsplan.secrets import redact_url
 from tests.conftest import PROGRAM
 from tests.support.listening_server import ListeningServer, info_line, serve_greeting
+from tests.support.pems import write_pems
 from tests.support.relay import Relay
 from tests.support.waiting import await_until
 
@@ -30,14 +30,8 @@ SECRET = "top-secret"
 @pytest.fixture(scope="module")
 def pems(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Write an authority and certificates that it issued."""
-    folder, authority = tmp_path_factory.mktemp("pems"), trustme.CA()
-    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-    for name, issued in (
-        ("server", authority.issue_cert("127.0.0.1")),
-        ("client", authority.issue_cert("client@example.com")),
-    ):
-        issued.cert_chain_pems[0].write_to_path(str(folder / f"{name}.pem"))
-        issued.private_key_pem.write_to_path(str(folder / f"{name}.key"))
+    folder = tmp_path_factory.mktemp("pems")
+    write_pems(folder)
     return {path.name: str(path) for path in folder.iterdir()}
 
 
