@@ -227,9 +227,7 @@ def empties_stream(
 
 def _most_wanted(stored: StoredCounts, consumer: ConsumerInterest) -> int:
     """Return the most stored messages that a consumer has not finished."""
-    waiting = consumer.waiting
-    if waiting is None:
-        waiting = stored.between(consumer.delivered + 1, stored.last_seq)
+    waiting = stored.between(consumer.delivered + 1, stored.last_seq)
     return min(consumer.pending + waiting, stored.matching(consumer.filters)[1])
 
 

@@ -34,10 +34,28 @@ def fill(raw: Raw, count: int, subjects: tuple[str, ...] = ("a.1", "a.2", "a.3")
 def pull(
     raw: Raw, stream: str, consumer: str, count: int, ack: Collection[int] | None = ()
 ) -> list[int]:
-    """Pull up to `count` messages and return their sequences; `ack=None` acknowledges all."""
+    """Pull up to `count` messages and return their sequences; `ack=None` acknowledges all.
+
+    The server counts what was just stored a moment later. Until then, a request that does not wait
+    gets nothing.
+    """
     replies = raw.pull(stream, consumer, count, wait=False)
+    if not replies and _is_more_stored(raw, stream, consumer):
+        replies = raw.pull(stream, consumer, 1)
+        replies += raw.pull(stream, consumer, count - 1, wait=False)
     raw.ack(reply for reply in replies if ack is None or stream_sequence(reply) in ack)
     return [stream_sequence(reply) for reply in replies]
+
+
+def _is_more_stored(raw: Raw, stream: str, consumer: str) -> bool:
+    """Check whether the stream stores a message that the consumer has not delivered."""
+    info = raw.consumer_info(stream, consumer)
+    config, seq = info["config"], info["delivered"]["stream_seq"] + 1
+    filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    return any(
+        "message" in raw.api(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": seq, "next_by_subj": each})
+        for each in filters
+    )
 
 
 def stream_sequence(reply: str) -> int:

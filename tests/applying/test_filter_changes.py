@@ -258,7 +258,7 @@ def test_a_pin_outlives_its_policy(space: Space, raw: Raw) -> None:
 
     text = "a pinned client stays pinned for up to 1m. Until then the consumer delivers to no other client"
     assert [d.summary for d in plan.diagnostics if d.code == "JS473"] == [text]
-    assert pull(raw, "Q", "C", 5) == []
+    assert raw.pull("Q", "C", 5, wait=False) == []
 
 
 # --- subjects ------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.applying.consumer_helpers import fill, pull, wait_until_resumed
+from tests.applying.consumer_helpers import fill, pull, stream_sequence, wait_until_resumed
 from tests.support.raw import Raw, delete_all_streams
 from tests.support.simulated_kill import SimulatedKill, kill_after
 from tests.support.state import read_state
@@ -76,7 +76,9 @@ def check_busy_boundary(space: Space, raw: Raw, boundary: int) -> None:
 
     What it gets after the reset never comes again.
     """
-    between = pull(raw, "A", "C", 10, None)
+    replies = raw.pull("A", "C", 10, wait=False)  # none while the consumer is paused
+    raw.ack(replies)
+    between = [stream_sequence(reply) for reply in replies]
     _, result = space.apply(allow_hazards=ALLOW)
     assert result.exit_code == 0, (boundary, errors_of(result))
     wait_until_resumed(raw, "A", "C")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import TYPE_CHECKING, Any
 
-from tests.support.raw import api_prefix, encode
+from tests.support.raw import NoResponders, api_prefix, encode
 from tests.support.stream_content import read_each
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.support.raw import Raw
 
 POSITION_FIELDS = (
@@ -31,32 +35,46 @@ def create_lively_stream(
     raw.consumer(name, "FRESH", domain, filter_subject=f"{name}.3", deliver_policy="new")
     raw.consumer(name, "DONE", domain, ack_policy="none")
     noise = random.Random(name)
-    raw.publish_all(
-        encode(
+    to_send = [
+        (
             f"{name}.{number % 5}",
             noise.randbytes(size),
             {"Number": str(number), "Nats-Msg-Id": f"{name}-{number}"},
         )
         for number in range(messages)
-    )
-    while raw.count(name, domain) < messages:
-        pass
+    ]
+    # In a cluster, this server may not know yet who takes the messages of the new stream.
+    first, *others = to_send
+    wait_until(lambda: _is_taken(raw, *first), f"{name} to take messages")
+    raw.publish_all(encode(*each) for each in others)
+    raw.wait_for(name, messages, domain)
     raw.delete(name, 1, 2, 17, messages, domain=domain)
-    # 2.11 counts a deleted message as pending for good if a consumer delivers meanwhile.
+
+    def wait_for_consumer(consumer: str, ready: Callable[[dict[str, Any]], bool]) -> None:
+        wait_until(
+            lambda: ready(raw.consumer_info(name, consumer, domain)), f"{consumer} of {name}"
+        )
+
+    # 2.11 counts a deleted message as pending for good if a consumer delivers meanwhile. Any server
+    # counts one too few until its next delivery, if INFO is asked while the message is deleted.
     for each in ("BUSY", "DONE"):
-        while raw.consumer_info(name, each, domain)["num_pending"] != messages - 4:
-            pass
+        wait_for_consumer(each, lambda info: info["num_pending"] <= messages - 4)
     # Deliver ten messages: acknowledge five and two more, deliver one again.
     replies = raw.pull(name, "BUSY", 10, domain)
     raw.ack([*replies[:5], replies[7], replies[8]])
     raw.request(replies[5], b"-NAK")
     raw.pull(name, "BUSY", 1, domain)
-    while raw.consumer_info(name, "BUSY", domain)["num_redelivered"] != 1:
-        pass
+    wait_for_consumer("BUSY", lambda info: info["num_redelivered"] == 1)
     raw.pull(name, "DONE", 9, domain)
     # A cluster counts a moment later.
-    while raw.consumer_info(name, "DONE", domain)["delivered"]["consumer_seq"] < 9:
-        pass
+    wait_for_consumer("DONE", lambda info: info["delivered"]["consumer_seq"] >= 9)
+
+
+def _is_taken(raw: Raw, subject: str, payload: bytes, headers: dict[str, str]) -> bool:
+    try:
+        return "seq" in json.loads(raw.request(subject, payload, headers)[1])
+    except NoResponders:
+        return False
 
 
 def capture_stream(raw: Raw, stream: str, domain: str) -> dict[str, Any]:

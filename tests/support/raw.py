@@ -6,11 +6,12 @@ import itertools
 import json
 import os
 import socket
+import time
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
 from tests.support import jwt
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -257,7 +258,9 @@ class Raw:
         """
         inbox, replies = f"_INBOX.{os.urandom(9).hex()}", list[str]()
         self.subscribe(inbox)
+        end = time.monotonic() + PATIENCE
         while len(replies) < count:
+            assert time.monotonic() < end, f"{consumer} delivers {len(replies)} of {count} messages"
             request = {"batch": count - len(replies)}
             request |= {"expires": 2_000_000_000} if wait else {"no_wait": True}
             verb = f"{api_prefix(domain)}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
