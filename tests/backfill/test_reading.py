@@ -24,6 +24,7 @@ from jsplan.errors import (
 from jsplan.identity import KnownObject
 from tests.backfill.backfill_pair import connection_target
 from tests.support.raw import Raw
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from jsplan.sandbox import Sandbox, Server
@@ -55,8 +56,8 @@ def store(
                 subject.decode("latin-1"), block, data
             ) if subject.isascii() else raw.publish_raw(subject.decode(), block, data)
         raw.flush()
-        while raw.state(name)["last_seq"] < config.get("first_seq", 1) - 1 + len(rows):
-            pass
+        last = config.get("first_seq", 1) - 1 + len(rows)
+        wait_until(lambda: raw.state(name)["last_seq"] >= last, f"{len(rows)} messages")
 
 
 def read_rows(

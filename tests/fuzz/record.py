@@ -170,8 +170,7 @@ def main_() -> None:
             for number in range(40):
                 raw.publish(f"A.{'one' if number % 2 else 'two'}", b"x" * 100)
             raw.api_ok("$JS.hub.API.STREAM.MSG.DELETE.A", {"seq": 7})
-            while raw.api_ok("$JS.hub.API.STREAM.INFO.A")["state"]["messages"] < 39:
-                pass
+            raw.wait_for("A", 39, "hub")
         seeds["unchanged"] = record(folder, base, "plan")
         seeds["status"] = record(folder, base, "status")
         reduced = json.loads(json.dumps(base))

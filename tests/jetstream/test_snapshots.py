@@ -33,6 +33,7 @@ from jsplan.resources.error_codes import RESTORE_FAILED
 from tests.support.links import open_link
 from tests.support.raw import Raw, encode
 from tests.support.stream_content import read_each
+from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
     from nats.aio.msg import Msg
@@ -96,9 +97,9 @@ def fill(
         encode(f"{name}.{number % 5}", noise.randbytes(size), {"Number": str(number)})
         for number in range(messages)
     )
-    while raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"]["messages"] < messages:
-        pass
-    while not raw.api_ok(f"{prefix}.STREAM.INFO.{name}")["state"].get("num_deleted"):
+    info = f"{prefix}.STREAM.INFO.{name}"
+    wait_until(lambda: raw.api_ok(info)["state"]["messages"] == messages, "all messages")
+    while not raw.api_ok(info)["state"].get("num_deleted"):
         raw.api(
             f"{prefix}.STREAM.MSG.DELETE.{name}", {"seq": 7}
         )  # a slow disk: now and then it is not found, deleted now or not

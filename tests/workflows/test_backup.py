@@ -124,8 +124,7 @@ def test_restore_after_destroy_restores_everything(
         raw.publish(
             "$O.ASSETS.M.bmFtZQ==", b'{"name": "name", "chunks": 3}', {"Nats-Rollup": "sub"}
         )
-        while raw.api_ok(f"{api_prefix(HUB)}.STREAM.INFO.OBJ_ASSETS")["state"]["messages"] < 4:
-            pass
+        raw.wait_for("OBJ_ASSETS", 4, HUB)
         before = {name: capture_stream(raw, name, domain) for name, domain in saved_streams}
 
         saved = save(space, "**")
