@@ -26,9 +26,10 @@ Part = Literal[
 Key = tuple[Address, Part]
 #: The parts of the same object that come before each part. They order a change that has several.
 EARLIER_PARTS: Final[Mapping[Part, tuple[Part, ...]]] = {
-    "probe": ("cleared",), "park": ("first",), "retire": ("stop",), "leave": ("first", "park"),
-    "update": ("first", "park", "leave", "refill"), "pause": ("first", "park", "update"),
-    "last": ("first", "park", "leave", "update"), "reset": ("park", "update", "pause"),
+    "probe": ("cleared",), "first": ("state",), "park": ("state", "first"), "retire": ("stop",),
+    "leave": ("state", "first", "park"), "update": ("state", "first", "park", "leave", "refill"),
+    "pause": ("first", "park", "update"), "last": ("state", "first", "park", "leave", "update"),
+    "reset": ("park", "update", "pause"),
 }  # fmt: skip
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from jsplan.address import Address
+from jsplan.address import INTERNAL_CONSUMER_PREFIXES, Address
 from jsplan.config.checks_consumers import check_queue_consumer
 from jsplan.config.findings import Problem, Problems
 from jsplan.diagnostics import Diagnostic
@@ -72,6 +73,7 @@ def check_server_rules(inputs: PlanInputs, decisions: Decisions) -> Findings:
             problems += _check_push_bound(decision)
         else:
             problems += _check_consumer_limits(decision, readers, context.level)
+            problems += _check_unmanaged_consumers(decision, readers, context)
             problems += _check_origin_sizes(inputs, decision, decisions)
         yield from _to_diagnostics(inputs, decision, problems)
     yield from _check_overlaps(inputs, decisions, changed)
@@ -276,6 +278,29 @@ def _check_consumer_limits(
                 text += "and before nats-server 2.14 a limit that is not set counts as 0 (10069)"
                 detail = f"Set {field_name} in consumer_limits to at least {value}."
             yield Problem("JS436", "consumer_limits", text, detail)
+
+
+def _check_unmanaged_consumers(
+    decision: ResourceDecision, readers: StreamReaders, context: ServerContext
+) -> Problems:
+    """Find what the server would refuse of consumers that a replacement keeps and no file has."""
+    if not decision.preserves or decision.live is None:
+        return
+    consumers = {
+        address: config
+        for address, config in readers.consumers(decision.address)
+        if not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+    }
+    unmanaged = [address for address in consumers if address not in readers.decisions]
+    stream = {name: v for name, v in decision.planned.items() if name != "consumer_limits"}
+    for address in unmanaged:
+        config = consumers.pop(address)  # of two unmanaged ones, the later is not named again
+        others = tuple((other.consumer, theirs) for other, theirs in consumers.items())
+        its_context = replace(context, stream=stream, other_consumers=others)
+        for problem in find_consumer_problems(None, config, its_context):
+            text = f"consumer {address.consumer}, which no file has, cannot be kept: "
+            detail = "Delete it, or declare it as the new stream allows it."
+            yield Problem(problem.code, "retention", text + problem.summary, detail)
 
 
 def _is_kept(readers: StreamReaders, consumer: Address) -> bool:

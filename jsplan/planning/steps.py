@@ -143,11 +143,7 @@ def _draft_actions(
         case ["create"]:
             yield _draft_create(inputs, decision)
         case ["update"]:
-            if decision.sources_to_detach:
-                yield draft_detach(inputs, decision, _object_label(decision))
-            if decision.fields or decision.reset is None:
-                yield from _draft_updates(inputs, decision, delays_limits=delays_limits)
-            yield from _draft_reset(inputs, decision)
+            yield from _draft_in_place(inputs, decision, delays_limits=delays_limits)
         case ["delete"]:
             yield _draft_delete(inputs, decision)
         case ["delete", "create"]:
@@ -161,6 +157,19 @@ def _draft_actions(
             yield _draft_state_step(inputs, decision, "state.import", "import")
         case _ if is_state_outdated(inputs, decision):
             yield _draft_state_step(inputs, decision, "state.update", "record")
+
+
+def _draft_in_place(
+    inputs: PlanInputs, decision: ResourceDecision, *, delays_limits: bool
+) -> Iterable[Draft]:
+    """Draft the calls that change an object in place. State keeps where its sources continue."""
+    if decision.adopts and (decision.sources_to_detach or decision.sources_to_attach):
+        yield _draft_state_step(inputs, decision, "state.import", "import")
+    if decision.sources_to_detach:
+        yield draft_detach(inputs, decision, _object_label(decision))
+    if decision.fields or decision.reset is None:
+        yield from _draft_updates(inputs, decision, delays_limits=delays_limits)
+    yield from _draft_reset(inputs, decision)
 
 
 def _draft_relocated(inputs: PlanInputs, decision: ResourceDecision) -> Draft:

@@ -37,12 +37,12 @@ def test_clients_beside_a_death(scene: Scene, row: Row, count: Count) -> None:
     """Each acknowledged message is there once, after a whole apply and after one that died."""
     load = Load(scene, RATE)
     total = load.run().done
-    load.require_complete(applies=1)
+    load.require_complete()
     assert load.publisher.longest < 20  # not a measurement: the machine is shared
 
     load = Load(scene, RATE)
     assert load.run(random.Random(f"clients {row.use}").randrange(total // 4, total - 4)).died
-    load.require_complete(applies=2)
+    load.require_complete()
     count("beside clients", 1)
 
 
@@ -55,7 +55,7 @@ def test_clients_beside_a_death_anywhere(scene: Scene, count: Count) -> None:
     while True:
         load = Load(scene, RATE)
         died = load.run(boundary).died
-        load.require_complete(applies=2)
+        load.require_complete()
         if not died:
             break
         boundary += 1
@@ -70,4 +70,4 @@ def test_half_a_million_messages(scene: Scene) -> None:
     scene.row = replace(scene.row, messages=MANY)
     load = Load(scene, FAST)
     load.run()
-    load.require_complete(applies=1)
+    load.require_complete()

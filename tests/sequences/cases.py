@@ -114,7 +114,8 @@ class Case(msgspec.Struct, frozen=True):
     a plan of its own; then `second_load` comes. With `reverts` the plan takes `first` back, and has
     no edits. `lost` are addresses that are backed up; then `second_load` comes, they are deleted, and
     the plan restores them. With `kill` apply dies after so many writes, with `offline` a domain
-    answers nothing after so many; another apply follows.
+    answers nothing after so many; another apply follows. `adopts`: the state is lost before the
+    plan, which adopts what is there.
     """
 
     name: str
@@ -129,6 +130,7 @@ class Case(msgspec.Struct, frozen=True):
     lost: tuple[str, ...] = ()
     kill: int | None = None
     offline: tuple[str, int] | None = None
+    adopts: bool = False
 
     @property
     def after(self) -> Sections:

@@ -60,7 +60,7 @@ def _read_case(token: str, raw: Body) -> KnownCase:
         if "consumers" in body:
             body["consumers"] = [_CONSUMER | consumer for consumer in body["consumers"]]
     parts: dict[str, Any] = deeds | edits
-    parts |= {name: raw[name] for name in ("options", "reverts", "kill") if name in raw}
+    parts |= {name: raw[name] for name in ("options", "reverts", "kill", "adopts") if name in raw}
     parts["offline"] = tuple(raw["offline"]) if "offline" in raw else None
     parts["lost"] = tuple(raw.get("lost", ()))
     case = Case(token, {"streams": streams}, **parts)

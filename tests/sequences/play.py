@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import traceback
 from contextlib import ExitStack, suppress
@@ -173,6 +174,8 @@ class _CaseRun:
             self._apply_earlier()
         if case.reverts and len(read_state(self.space.folder).history) == 1:
             raise SetupError("the earlier apply changed nothing")
+        if case.adopts:
+            shutil.rmtree(self.space.folder / "state")
         self._note_removed(case.before_apply)
 
     def _lose(self) -> Snapshot:
@@ -415,9 +418,13 @@ class _CaseRun:
 
     # --- plan and apply -----------------------------------------------------------------------------
 
+    @property
+    def _options(self) -> Body:
+        return self.case.options | ({"adopt": True} if self.case.adopts else {})
+
     def _plan(self) -> Plan | None:
         """None where it cannot even be planned, which changes nothing."""
-        options, observer = PlanOptions(**self.case.options), RecordingObserver()
+        options, observer = PlanOptions(**self._options), RecordingObserver()
         shown: list[Plan] = []
 
         def decline(plan: Plan) -> None:
@@ -475,7 +482,9 @@ class _CaseRun:
                 if result.exit_code != 6 or self.case.offline is None:
                     return result
         self.died = True
-        return self._restore(flags) or self.space.apply(allow_hazards=flags)[1]
+        if restored := self._restore(flags):
+            return restored
+        return self.space.apply(**self._options, allow_hazards=flags)[1]
 
     def _restore(self, flags: tuple[str, ...]) -> ApplyResult | None:
         """Restore what was lost, if anything was."""

@@ -91,17 +91,18 @@ def make_case(
     with_restore: bool = False,
     with_kill: bool = False,
     with_offline: bool = False,
+    with_adoption: bool = False,
 ) -> Case:
     """Make the case of a seed.
 
     With another person in between, with an earlier apply, with streams and buckets that move, with
-    a revert of the earlier apply, with streams that are restored, with a death of apply, or with a
-    domain that goes offline meanwhile.
+    a revert of the earlier apply, with streams that are restored, with a death of apply, with a
+    domain that goes offline meanwhile, or with a state that is lost before the plan.
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
     kind += ("r" if with_relocation else "") + ("b" if with_revert else "")
     kind += ("l" if with_restore else "") + ("k" if with_kill else "")
-    kind += "o" if with_offline else ""
+    kind += ("o" if with_offline else "") + ("a" if with_adoption else "")
     making = _CaseBuilder(f"{seed}{kind}", f"{kind or 's'}{seed}x")
     making.world(with_relocation=with_relocation)
     making.fill()
@@ -138,6 +139,7 @@ def make_case(
         lost,
         kill,
         where,
+        with_adoption,
     )
     only_edits = not with_revert and not with_restore
     return Case(making.token, before, load, tuple(edits) if only_edits else (), *rest)

@@ -96,11 +96,12 @@ KINDS: dict[str, dict[str, bool]] = {
     "earlier apply": {"with_earlier_apply": True},
     "reverted": {"with_earlier_apply": True, "with_revert": True},
     "restored": {"with_restore": True},
+    "adopted": {"with_adoption": True},
 }
 #: Portions of each kind in the matrix; `make test` plays the first of each.
 PORTIONS = [
     pytest.param(kind, portion, marks=[pytest.mark.soak] if portion else [])
-    for kind, many in zip(KINDS, (4, 3, 2, 2, 2), strict=True)
+    for kind, many in zip(KINDS, (4, 3, 2, 2, 2, 2), strict=True)
     for portion in range(many)
 ]
 
@@ -112,8 +113,8 @@ def test_plans_of_several_edits(
 ) -> None:
     """Nothing is lost but what the plan announced, and the next plan is empty.
 
-    A change of another person makes the plan stale, or nothing more is deleted. What is reverted or
-    restored is judged alike.
+    A change of another person makes the plan stale, or nothing more is deleted. What is reverted,
+    restored or adopted is judged alike.
     """
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
     play_all([make_case(seed, **KINDS[kind]) for seed in seeds], hub_leaf, record_property)
@@ -123,7 +124,7 @@ def test_plans_of_several_edits(
 RELOCATED_KINDS: dict[str, dict[str, bool]] = {
     f"{kind}, relocated": more | {"with_relocation": True}
     for kind, more in KINDS.items()
-    if kind not in ("reverted", "restored")
+    if kind not in ("reverted", "restored", "adopted")
 }
 
 
