@@ -174,7 +174,8 @@ PLANNING: Final[Mapping[str, CodeText]] = {
     "JS424": CodeText(
         "A replacement, or an exchange of subjects or filters, was interrupted.",
         "An earlier apply stopped between two steps. The message says where the messages of a "
-        "stream are, which publishes are rejected, and whether a consumer is given nothing.",
+        "stream are, which publishes are rejected, and whether a consumer is given nothing. It is "
+        "an error where state has no record of that apply, since it was lost.",
         "Run `jsplan apply`: it resumes what was interrupted. If it cannot, the message says why.",
     ),
     "JS425": CodeText(

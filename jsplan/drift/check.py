@@ -21,6 +21,7 @@ from jsplan.plan_inputs import build_inputs, look_for_holder
 from jsplan.planning.crash_recovery import recover_interrupted, staging_streams
 from jsplan.planning.model import PlanInputs
 from jsplan.planning.options import PlanningOptions
+from jsplan.planning.transfer.configs import probe_address
 from jsplan.replication import FlowHealth, ReplicationChecker
 from jsplan.server_reader import ServerReader, operators_of, read_domain_names, with_parent_streams
 from jsplan.units import count_text
@@ -165,6 +166,7 @@ async def _read_unmanaged(session: Session, live: Live, addresses: Iterable[Addr
 def _known_addresses(context: Context, inputs: PlanInputs) -> set[Address]:
     """Return addresses of the files, of state, and of the state's bucket, with `same_as` ones."""
     known = {*context.workspace.resources, *inputs.entries, *state_bucket(context.workspace)}
+    known |= staging_streams(inputs) | set(map(probe_address, staging_streams(inputs)))
     return known | {
         context.topology.canonicalize(a) for a in known if a.domain in context.workspace.domains
     }

@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import TypeVar
 
-from jsplan.address import INTERNAL_CONSUMER_PREFIXES, STAGING_PREFIX, STATE_TAG, Address
+from jsplan.address import (
+    BACKFILL_PREFIX,
+    INTERNAL_CONSUMER_PREFIXES,
+    STAGING_PREFIX,
+    STATE_TAG,
+    Address,
+)
 from jsplan.config.model import Domain
 from jsplan.errors import OFFLINE_ERRORS, ApiError, NotPermittedError, ServerRefusedError
 from jsplan.facts.domains import mark_offline, require_reachable
@@ -17,7 +23,7 @@ from jsplan.facts.reader import PAGE, list_consumers_into, list_streams_into, re
 from jsplan.jetstream import DomainApi, Pool
 from jsplan.resources.error_codes import STREAM_NOT_FOUND
 
-#: Internal streams, which are never planned, imported or listed.
+#: Internal streams, which are never planned or imported, nor listed but by drift.
 OWN_STREAMS = ("$MQTT_", STAGING_PREFIX)
 
 T = TypeVar("T")
@@ -93,7 +99,14 @@ async def _list_unmanaged_names(api: DomainApi, live: Live, managed: set[Address
             continue
         listed = await ask_if_permitted(_consumer_names(api, parent.stream), key, live) or []
         found += [Address(key, "consumer", f"{parent.stream}/{name}") for name in listed]
-    return [address for address in found if address not in managed and may_be_listed(address)]
+    return [a for a in found if a not in managed and (may_be_listed(a) or _is_left(a))]
+
+
+def _is_left(address: Address) -> bool:
+    """Check for a stream that a transfer has left, if it is none that state knows."""
+    name = address.stream
+    is_staging = name.startswith(STAGING_PREFIX) and not name.startswith(BACKFILL_PREFIX)
+    return address.is_stream and is_staging
 
 
 async def _consumer_names(api: DomainApi, stream: str) -> list[str]:

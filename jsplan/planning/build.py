@@ -43,6 +43,7 @@ from jsplan.planning.hazards import assess_hazards
 from jsplan.planning.interest import orphaned_placeholders
 from jsplan.planning.interruptions import note_others
 from jsplan.planning.losses import changed_last_seqs, note_losses
+from jsplan.planning.lost_records import check_lost_records
 from jsplan.planning.measurements import keep_counts
 from jsplan.planning.model import (
     Decisions,
@@ -306,6 +307,7 @@ def _diagnostics(inputs: PlanInputs, decisions: Decisions) -> list[Diagnostic]:
         if not decision.is_untouched:
             found += check_starved_consumers(inputs, decision, decisions)
             found += check_parent(inputs, decision, decisions)
+    found += check_lost_records(inputs, decisions)
     found += check_account_limits(inputs, decisions)
     found += check_resets(inputs, decisions)
     found += _check_planned_origins(inputs, decisions)

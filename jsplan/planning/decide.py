@@ -241,7 +241,10 @@ def _decide_existing(
         ignore=set_by_replacement.union(ignore),
     )
     if address.kind == "consumer" and pauses.PAUSE not in ignore:
-        target = pauses.with_effective_pause(target, body, live.compact, last, inputs.now)
+        is_left = pauses.is_left_held(inputs, live)
+        target = pauses.with_effective_pause(
+            target, body, live.compact, last, inputs.now, is_left=is_left
+        )
     after, ignored = without_ignored(table, live.compact, target, level)
     ignored = without_replacement_starts(
         ignored, entry if ours else None, inputs.declared_fields(address)

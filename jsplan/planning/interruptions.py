@@ -9,7 +9,7 @@ from jsplan.address import Address, is_parked
 from jsplan.diagnostics import Diagnostic
 from jsplan.planning.interest import is_placeholder
 from jsplan.planning.model import Findings, PlanInputs
-from jsplan.planning.pauses import is_held
+from jsplan.planning.pauses import is_held, is_left_held
 from jsplan.planning.replication.impact import source_names
 from jsplan.planning.restore.interrupted import HOW_TO_FINISH, list_cut_restores
 from jsplan.planning.transfer.progress import FINISH_HINT, is_transfer, list_unfinished
@@ -73,6 +73,8 @@ def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
         rejected = list[str]()
         if address.kind == "consumer" and is_parked(live.raw.get("filter_subject")):
             text = f"{name} is given nothing, because an apply was interrupted"
+        elif address.kind == "consumer" and is_left_held(inputs, live):
+            text = f"{name} is paused: its clients get nothing, because an apply was interrupted"
         elif address.is_stream and is_parked(live.raw.get("subjects")):
             rejected = _rejected_subjects(inputs, address)
             text = f"{name} is down: {_reject_text(rejected)}, because an apply was interrupted"

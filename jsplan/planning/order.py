@@ -18,6 +18,7 @@ from jsplan.documents.step_kinds import Op
 from jsplan.facts.live import get_retention
 from jsplan.planning.drafts import EARLIER_PARTS, Draft, Drafts, Key, Part
 from jsplan.planning.model import Decisions, PlanInputs
+from jsplan.planning.pauses import is_left_held
 from jsplan.planning.split_updates import delay_limit_updates
 from jsplan.subjects import SubjectTree
 
@@ -137,6 +138,9 @@ def _order_after_replacement(inputs: PlanInputs, draft: Draft, drafts: Drafts) -
         draft.precondition = ""  # its old object goes with the old stream
         update.depends_on.add(draft.key)
     else:
+        live = inputs.live.get(draft.key[0])
+        if live is not None and is_left_held(inputs, live):
+            draft.precondition = ""  # its successor is not paused
         draft.depends_on.add((stream, "resume"))
         draft.depends_on |= {update.key} if update else set()
 

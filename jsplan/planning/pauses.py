@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from jsplan.resources.fields import Config
 from jsplan.units import instant_of, parse_instant
+
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+    from jsplan.planning.model import PlanInputs
 
 PAUSE: Final = "pause_until"
 #: The end of each pause by which jsplan holds a consumer that is replaced, reset or moved. No other
@@ -33,20 +37,33 @@ def is_held(config: Mapping[str, Any]) -> bool:
     return bool(config.get(PAUSE) == PAUSED_UNTIL)
 
 
+def is_left_held(inputs: PlanInputs, live: LiveObject) -> bool:
+    """Check whether an apply of which state has no record still holds a consumer."""
+    if not is_held(live.compact):
+        return False
+    known = {side for one in inputs.relocations.values() for side in (one.origin, one.target)}
+    known |= {*inputs.interrupted.streams, *inputs.interrupted.replacements}
+    return live.address not in known and live.address.parent not in known
+
+
 def with_effective_pause(
     target: Config,
     body: Mapping[str, Any],
     live: Config,
     last: tuple[Config, Config] | None,
     now: datetime,
+    *,
+    is_left: bool = False,
 ) -> Config:
     """Return the compact target with the wanted pause, or the live one where both mean the same.
+
+    `is_left`: jsplan holds the consumer, and has no record why.
 
     `last` is the configuration that was last applied and the fields that the files named then. A
     pause that the files no longer name is lifted. A pause that they never named was set outside
     jsplan and stays.
     """
-    if PAUSE not in body and (last is None or last[1].get(PAUSE) is None):
+    if PAUSE not in body and not is_left and (last is None or last[1].get(PAUSE) is None):
         return target
     wanted = body.get(PAUSE)
     wanted = None if is_expired(wanted, now) else wanted

@@ -13,6 +13,7 @@ from jsplan.flows.graph import list_origins
 from jsplan.planning.consumer_count import count_consumers
 from jsplan.planning.decide import planned_config
 from jsplan.planning.full_origins import find_full_origins
+from jsplan.planning.lost_records import STAGED_SUBJECTS, may_lack_record
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.arriving_messages import planned_flows
 from jsplan.planning.replication.impact import downstream_domains
@@ -43,6 +44,9 @@ def required_reads(inputs: PlanInputs, decisions: Decisions) -> list[UnmanagedRe
                 streams.setdefault(domain, set()).add(decision.address)
         elif _stays_workqueue(inputs, decisions, parent):
             streams.setdefault(domain, set()).add(parent)
+    for decision in decisions.values():
+        if may_lack_record(decision):
+            subjects.setdefault(decision.address.domain, {})[STAGED_SUBJECTS] = None
     for count in count_consumers(inputs, decisions):
         if 0 < count.limit < count.total:
             # The list shows which of them do not count.
