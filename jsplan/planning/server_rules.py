@@ -73,7 +73,7 @@ def check_server_rules(inputs: PlanInputs, decisions: Decisions) -> Findings:
             problems += _check_push_bound(decision)
         else:
             problems += _check_consumer_limits(decision, readers, context.level)
-            problems += _check_unmanaged_consumers(decision, readers, context)
+            problems += _check_unchanged_consumers(decision, readers, context)
             problems += _check_origin_sizes(inputs, decision, decisions)
         yield from _to_diagnostics(inputs, decision, problems)
     yield from _check_overlaps(inputs, decisions, changed)
@@ -280,10 +280,13 @@ def _check_consumer_limits(
             yield Problem("JS436", "consumer_limits", text, detail)
 
 
-def _check_unmanaged_consumers(
+def _check_unchanged_consumers(
     decision: ResourceDecision, readers: StreamReaders, context: ServerContext
 ) -> Problems:
-    """Find what the server would refuse of consumers that a replacement keeps and no file has."""
+    """Find what the server would refuse of consumers that a replaced stream keeps as they are.
+
+    They are of other clients, or not selected. Those of the files were checked when they were read.
+    """
     if not decision.preserves or decision.live is None:
         return
     consumers = {
@@ -291,15 +294,16 @@ def _check_unmanaged_consumers(
         for address, config in readers.consumers(decision.address)
         if not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
     }
-    unmanaged = [address for address in consumers if address not in readers.decisions]
+    live = readers.inputs.live
+    unchanged = [a for a, c in consumers.items() if (one := live.get(a)) and one.compact == c]
     stream = {name: v for name, v in decision.planned.items() if name != "consumer_limits"}
-    for address in unmanaged:
-        config = consumers.pop(address)  # of two unmanaged ones, the later is not named again
+    for address in unchanged:
+        config = consumers.pop(address)  # of two such, the later is not named again
         others = tuple((other.consumer, theirs) for other, theirs in consumers.items())
         its_context = replace(context, stream=stream, other_consumers=others)
         for problem in find_consumer_problems(None, config, its_context):
-            text = f"consumer {address.consumer}, which no file has, cannot be kept: "
-            detail = "Delete it, or declare it as the new stream allows it."
+            text = f"consumer {address.consumer}, which the plan does not change, cannot be kept: "
+            detail = "Change or delete it in the same plan."
             yield Problem(problem.code, "retention", text + problem.summary, detail)
 
 

@@ -92,17 +92,20 @@ def make_case(
     with_kill: bool = False,
     with_offline: bool = False,
     with_adoption: bool = False,
+    with_selection: bool = False,
 ) -> Case:
     """Make the case of a seed.
 
     With another person in between, with an earlier apply, with streams and buckets that move, with
     a revert of the earlier apply, with streams that are restored, with a death of apply, with a
-    domain that goes offline meanwhile, or with a state that is lost before the plan.
+    domain that goes offline meanwhile, with a state that is lost before the plan,
+    or with a plan for a part of the files.
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
     kind += ("r" if with_relocation else "") + ("b" if with_revert else "")
     kind += ("l" if with_restore else "") + ("k" if with_kill else "")
     kind += ("o" if with_offline else "") + ("a" if with_adoption else "")
+    kind += "t" if with_selection else ""
     making = _CaseBuilder(f"{seed}{kind}", f"{kind or 's'}{seed}x")
     making.world(with_relocation=with_relocation)
     making.fill()
@@ -124,7 +127,8 @@ def make_case(
     edits = making.moves() if moves_first else []
     edits += making.edits((1, 2, 2, 3) if with_relocation else (2, 2, 3, 3, 4), kinds)
     edits += making.moves() if with_relocation and not moves_first else []
-    options = {"safe_below": making.rng.choice((0, 0, 2))} if with_outside_change else {}
+    options: Body = {"safe_below": making.rng.choice((0, 0, 2))} if with_outside_change else {}
+    options |= making.selection() if with_selection else {}
     load = tuple(making.load)
     kill = making.rng.randint(0, 60) if with_kill else None
     where = (
@@ -154,6 +158,18 @@ class _CaseBuilder(RandomStreams):
         self.buckets: list[Body] = []
         self.objects: list[Body] = []
         self.load: list[Action] = []
+
+    def selection(self) -> Body:
+        """Choose or leave out some streams, with their consumers or alone."""
+        found = {address_of(section, body): body for section, body in bodies(self.sections)}
+        chosen = self.rng.sample(list(found), self.rng.randint(1, max(1, len(found) - 1)))
+        also = [
+            f"{address.replace('/stream/', '/consumer/')}/{consumer['name']}"
+            for address in chosen
+            for consumer in found[address].get("consumers", ())
+            if self.chance(0.5)
+        ]
+        return {self.rng.choice(("targets", "excludes")): (*chosen, *also)}
 
     @property
     def sections(self) -> Sections:

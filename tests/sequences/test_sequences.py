@@ -97,11 +97,12 @@ KINDS: dict[str, dict[str, bool]] = {
     "reverted": {"with_earlier_apply": True, "with_revert": True},
     "restored": {"with_restore": True},
     "adopted": {"with_adoption": True},
+    "selected": {"with_selection": True},
 }
 #: Portions of each kind in the matrix; `make test` plays the first of each.
 PORTIONS = [
     pytest.param(kind, portion, marks=[pytest.mark.soak] if portion else [])
-    for kind, many in zip(KINDS, (4, 3, 2, 2, 2, 2), strict=True)
+    for kind, many in zip(KINDS, (4, 3, 2, 2, 2, 2, 2), strict=True)
     for portion in range(many)
 ]
 
@@ -114,7 +115,7 @@ def test_plans_of_several_edits(
     """Nothing is lost but what the plan announced, and the next plan is empty.
 
     A change of another person makes the plan stale, or nothing more is deleted. What is reverted,
-    restored or adopted is judged alike.
+    restored, adopted or selected is judged alike.
     """
     seeds = range(portion * PORTION, (portion + 1) * PORTION)
     play_all([make_case(seed, **KINDS[kind]) for seed in seeds], hub_leaf, record_property)
@@ -124,7 +125,7 @@ def test_plans_of_several_edits(
 RELOCATED_KINDS: dict[str, dict[str, bool]] = {
     f"{kind}, relocated": more | {"with_relocation": True}
     for kind, more in KINDS.items()
-    if kind not in ("reverted", "restored", "adopted")
+    if kind in ("alone", "another person", "earlier apply")
 }
 
 
