@@ -6,7 +6,7 @@ from jsplan.address import PARKING_PREFIX, STAGING_PREFIX, Address
 from jsplan.planning.crash_recovery import staging_streams
 from jsplan.planning.interruptions import INTERRUPTED
 from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
-from jsplan.planning.transfer.configs import REPLACES_KEY
+from jsplan.planning.transfer.configs import REPLACES_KEY, is_transferred
 from jsplan.units import count_text
 
 #: What finds the staging streams that have the messages of a stream alone.
@@ -15,6 +15,7 @@ _DETAIL = (
     "Put back the state that was written last, with jsplan state push. Then jsplan apply resumes "
     "it. To begin without these messages, delete that stream first."
 )
+_KEPT = "Delete it by hand, once nothing of it is missing in the stream itself."
 
 
 def may_lack_record(decision: ResourceDecision) -> bool:
@@ -24,7 +25,10 @@ def may_lack_record(decision: ResourceDecision) -> bool:
 
 
 def check_lost_records(inputs: PlanInputs, decisions: Decisions) -> Findings:
-    """Yield an error for a stream whose messages are in a staging stream that no record names."""
+    """Yield a finding for a stream of which a staging stream has messages that no record names.
+
+    It is an error where the stream is not there, or is not complete yet.
+    """
     known = staging_streams(inputs)
     for staging, live in inputs.live.objects.items():
         origin = (live.raw.get("metadata") or {}).get(REPLACES_KEY)
@@ -41,4 +45,8 @@ def check_lost_records(inputs: PlanInputs, decisions: Decisions) -> Findings:
             f"{staging} has {count_text(messages, 'message')} of it: an apply was interrupted "
             "while it replaced the stream, and state has no record of that"
         )
-        yield inputs.finding("error", INTERRUPTED, text, _DETAIL, replaced)
+        whole = decision.live is not None and not is_transferred(decision.live.raw)
+        if whole:
+            yield inputs.finding("warning", INTERRUPTED, text, _KEPT, replaced)
+        else:
+            yield inputs.finding("error", INTERRUPTED, text, _DETAIL, replaced)

@@ -23,6 +23,7 @@ from jsplan.planning.left_origins import check_left_origins
 from jsplan.planning.model import Decisions, Findings, PlanInputs, ResourceDecision
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.impact import begins_to_limit_acks, limits_acks
+from jsplan.planning.transfer.consumer_position import START_FIELDS
 from jsplan.planning.unmanaged import (
     StreamReaders,
     added_subjects,
@@ -286,19 +287,22 @@ def _check_unchanged_consumers(
     """Find what the server would refuse of consumers that a replaced stream keeps as they are.
 
     They are of other clients, or not selected. Those of the files were checked when they were read.
+    Their starts become what the new stream takes.
     """
     if not decision.preserves or decision.live is None:
         return
     consumers = {
         address: config
         for address, config in readers.consumers(decision.address)
-        if not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+        if address.kind == "consumer"
+        and not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
     }
     live = readers.inputs.live
     unchanged = [a for a, c in consumers.items() if (one := live.get(a)) and one.compact == c]
     stream = {name: v for name, v in decision.planned.items() if name != "consumer_limits"}
     for address in unchanged:
-        config = consumers.pop(address)  # of two such, the later is not named again
+        kept = consumers.pop(address)  # of two such, the later is not named again
+        config = {name: v for name, v in kept.items() if name not in START_FIELDS}
         others = tuple((other.consumer, theirs) for other, theirs in consumers.items())
         its_context = replace(context, stream=stream, other_consumers=others)
         for problem in find_consumer_problems(None, config, its_context):

@@ -101,7 +101,9 @@ def test_a_restore_on_fewer_servers(tmp_path: Path) -> None:
         space.write(streams=[stream | {"num_replicas": 3} for stream in streams]).apply()
         with connect(cluster) as raw:
             stream_content.fill(raw, "A", 20)
-        backup(space.load, BackupOptions(("main/**",), folder / "out"), RecordingObserver())
+        everything = BackupOptions(("main/**",), folder / "out")
+        saved = backup(space.load, everything, RecordingObserver())
+        assert saved.exit_code == 0, saved.manifest.missing
     with Sandbox.of_sites([ONE], PASSWORD, binary=PROGRAM) as sandbox:
         space = make_space(tmp_path, sandbox, "one").write()
 

@@ -76,6 +76,11 @@ def belongs_to_replacement(config: Mapping[str, Any], ident: str) -> bool:
     return bool((config.get("metadata") or {}).get(REPLACEMENT_ID_KEY) == ident)
 
 
+def is_transferred(config: Mapping[str, Any]) -> bool:
+    """Check whether a transfer made this stream, and has not activated it."""
+    return REPLACEMENT_ID_KEY in (config.get("metadata") or {})
+
+
 def _replacement_metadata(address: Address, ident: str) -> Config:
     return {"metadata": {REPLACES_KEY: str(address), REPLACEMENT_ID_KEY: ident}}
 
