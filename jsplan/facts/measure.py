@@ -28,7 +28,11 @@ from jsplan.facts.measurement import (
 from jsplan.facts.messages import MessageReader, ReadLimitExceeded, open_reader
 from jsplan.facts.undelivered import FilterChange, UndeliveredWalk
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.resources.server_features import NO_CONSUMERS_LEVEL, PURGE_LEVEL
+from jsplan.resources.server_features import (
+    NO_CONSUMERS_LEVEL,
+    PURGE_LEVEL,
+    VISIBLE_CONSUMERS_LEVEL,
+)
 
 #: Concurrent measurements.
 MAX_PARALLEL = 8
@@ -214,7 +218,9 @@ async def measure_unwanted(stream: MeasuredStream, request: DeletionRequest) -> 
             held=request.held,
         )
     if found is None:
-        most = 0 if becomes and stream.level < NO_CONSUMERS_LEVEL else stream.messages
+        # A downstream stream that acknowledges is a consumer: what it has is deleted.
+        empties = VISIBLE_CONSUMERS_LEVEL if has_downstream else NO_CONSUMERS_LEVEL
+        most = 0 if becomes and stream.level < empties else stream.messages
         found = most, most
     least, most = found
     least = 0 if has_downstream or request.changes_subjects else least

@@ -31,15 +31,17 @@ def check_lost_records(inputs: PlanInputs, decisions: Decisions) -> Findings:
     """
     known = staging_streams(inputs)
     for staging, live in inputs.live.objects.items():
+        if not staging.stream.startswith(STAGING_PREFIX) or staging in known:
+            continue
         origin = (live.raw.get("metadata") or {}).get(REPLACES_KEY)
         messages = int(live.state.get("messages") or 0)
-        if not (origin and messages and staging.stream.startswith(STAGING_PREFIX)):
+        if not (origin and messages):
             continue
         # Another workspace may have another name for the domain.
         old = Address.parse(origin)
         replaced = Address(staging.domain, old.kind, old.name)
         decision = decisions.get(replaced)
-        if staging in known or decision is None or not may_lack_record(decision):
+        if decision is None or not may_lack_record(decision):
             continue
         text = (
             f"{staging} has {count_text(messages, 'message')} of it: an apply was interrupted "
