@@ -163,7 +163,7 @@ def _load_interrupted(inputs: PlanInputs) -> PlanInputs:
             facts = domains[address.domain]
             domains[address.domain] = replace(facts, reachable=False, reason=found.describe_loss())
         elif (before := found.previous) is not None:
-            previous += [before, *_previous_consumers(address, found)]
+            previous += [before, *_previous_consumers(inputs, address, found)]
         if found.is_activated:
             recovered |= recover_target(found, entries)
         streams[address] = found
@@ -209,11 +209,20 @@ def _needs_refill(inputs: PlanInputs, address: Address, found: Transfer) -> bool
     return belongs_to_replacement(raw, found.record["id"]) and needs_recreation(raw, wanted)
 
 
-def _previous_consumers(address: Address, found: Transfer) -> Iterator[LiveObject]:
-    """Yield the consumers of a replaced stream as they were before."""
+def _previous_consumers(
+    inputs: PlanInputs, address: Address, found: Transfer
+) -> Iterator[LiveObject]:
+    """Yield the consumers of a replaced stream as they were before.
+
+    Those that do not come back with it are left out once the others have: steps create them.
+    """
+    are_back = found.next_step == "update"
     for name, one in found.record.get("consumers", {}).items():
         at = Address(address.domain, "consumer", f"{address.stream}/{name}")
-        yield LiveObject(at, one["config"], one["created"], one["state"])
+        begun = inputs.interrupted.steps.get(at)
+        is_new = begun is not None and recorded_effect(begun) == "create"
+        if not are_back or not (is_new or inputs.live.is_absent(at)):
+            yield LiveObject(at, one["config"], one["created"], one["state"])
 
 
 def _previous_entries(

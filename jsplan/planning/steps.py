@@ -127,6 +127,10 @@ def _draft_decision(
         yield draft_undo(inputs, begun, _draft_update(inputs, decision))
     elif decision.restored_with is None and decision.reason != PLACEHOLDER_ORPHANED:
         yield from _draft_actions(inputs, decision, delays_limits=delays_limits)
+    elif decision.address in inputs.interrupted.recovered and (
+        decision.address.parent in inputs.interrupted.streams
+    ):  # it was created by its own step before the stream was whole
+        yield _draft_state_step(inputs, decision, "state.update", "record")
 
 
 def _draft_actions(

@@ -16,7 +16,7 @@ from jsplan.planning.full_origins import find_full_origins
 from jsplan.planning.lost_records import STAGED_SUBJECTS, may_lack_record
 from jsplan.planning.model import Decisions, PlanInputs, ResourceDecision
 from jsplan.planning.replication.arriving_messages import planned_flows
-from jsplan.planning.replication.impact import downstream_domains
+from jsplan.planning.replication.impact import downstream_domains, origin_of
 from jsplan.planning.transfer.decisions import ORIGIN_RELOCATED
 from jsplan.resources.fields import Config
 from jsplan.resources.server_features import VISIBLE_CONSUMERS_LEVEL
@@ -136,12 +136,13 @@ class StreamReaders:
 
     @cached_property
     def _downstream(self) -> dict[Address, list[tuple[Address, Config]]]:
+        """Those that read now. The consumer of one that leaves stays for some seconds."""
         found: dict[Address, list[tuple[Address, Config]]] = {}
-        for edge in self.inputs.topology.edges:
-            live = self.inputs.live.get(edge.downstream)
-            for _, origin in list_origins(live.compact) if live else ():
-                if origin["name"] == edge.origin.stream:
-                    found.setdefault(edge.origin, []).append((edge.downstream, origin))
+        for downstream, live in sorted(self.inputs.live.objects.items()):
+            for _, source in list_origins(live.compact) if downstream.is_stream else ():
+                if (origin := origin_of(self.inputs, downstream, source)) is not None:
+                    origin = self.inputs.topology.find_declared(origin)
+                    found.setdefault(origin, []).append((downstream, source))
         return found
 
     def consumers(self, stream: Address) -> Iterable[tuple[Address, Config]]:
