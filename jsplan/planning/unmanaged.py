@@ -168,13 +168,16 @@ class StreamReaders:
         return found
 
     def hidden_downstream(self, stream: Address, level: int) -> Iterable[tuple[Address, Config]]:
-        """Return the downstream streams whose consumers the server does not show."""
-        return self._downstream.get(stream, ()) if level < VISIBLE_CONSUMERS_LEVEL else ()
+        """Return the downstream streams that stay and whose consumers the server does not show."""
+        if level >= VISIBLE_CONSUMERS_LEVEL:
+            return []
+        staying = {edge.downstream for edge in self.inputs.topology.edges_from(stream)}
+        return [one for one in self._downstream.get(stream, ()) if one[0] in staying]
 
     def hidden_consumers(
         self, stream: Address, retention: str, level: int
     ) -> Iterable[tuple[str, Config]]:
-        """Yield the hidden consumers that count for the limits: one per downstream stream."""
+        """Yield the hidden consumers that count for limits now: one per downstream stream."""
         if has_acknowledging_consumers(retention, level):
             return ()
         return (
