@@ -40,7 +40,9 @@ def main() -> int:
     parser.add_argument("--killed", action="store_true", help="with a death; one at a time")
     parser.add_argument("--offline", action="store_true", help="with an outage; one at a time")
     parser.add_argument("--adopted", action="store_true", help="with a state that is lost")
-    parser.add_argument("--selected", action="store_true", help="with a part of the files")
+    parser.add_argument(
+        "--selected", action="store_true", help="with --target, --exclude or --replace"
+    )
     parser.add_argument("--named", help="a known case by its name, or `all`")
     parser.add_argument("--server", type=Path, help="another nats-server")
     parser.add_argument("--workers", type=int, default=6)

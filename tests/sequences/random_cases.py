@@ -99,7 +99,7 @@ def make_case(
     With another person in between, with an earlier apply, with streams and buckets that move, with
     a revert of the earlier apply, with streams that are restored, with a death of apply, with a
     domain that goes offline meanwhile, with a state that is lost before the plan,
-    or with a plan for a part of the files.
+    or with a plan for a part of the files or with --replace.
     """
     kind = ("m" if with_outside_change else "") + ("e" if with_earlier_apply else "")
     kind += ("r" if with_relocation else "") + ("b" if with_revert else "")
@@ -160,7 +160,7 @@ class _CaseBuilder(RandomStreams):
         self.load: list[Action] = []
 
     def selection(self) -> Body:
-        """Choose or leave out some streams, with their consumers or alone."""
+        """Choose, leave out or replace some streams, with their consumers or alone."""
         found = {address_of(section, body): body for section, body in bodies(self.sections)}
         chosen = self.rng.sample(list(found), self.rng.randint(1, max(1, len(found) - 1)))
         also = [
@@ -169,7 +169,7 @@ class _CaseBuilder(RandomStreams):
             for consumer in found[address].get("consumers", ())
             if self.chance(0.5)
         ]
-        return {self.rng.choice(("targets", "excludes")): (*chosen, *also)}
+        return {self.rng.choice(("targets", "excludes", "replace")): (*chosen, *also)}
 
     @property
     def sections(self) -> Sections:
