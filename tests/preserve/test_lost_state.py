@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +33,7 @@ BODY = {
 }
 
 
-def begin(space: Space, raw: Raw, boundary: int) -> bool:
+def begin(space: Space, raw: Raw, boundary: int, **sections: Any) -> bool:
     """Replace a stream of which C has finished two messages; return True if apply died."""
     delete_all_streams(raw)
     shutil.rmtree(space.folder / "state", ignore_errors=True)
@@ -41,7 +41,7 @@ def begin(space: Space, raw: Raw, boundary: int) -> bool:
     fill(raw, 6)
     pull(raw, "A", "C", 2, None)
     shutil.copytree(space.folder / "state", space.folder / "earlier", dirs_exist_ok=True)
-    space.write(streams=[BODY | {"storage": "memory"}])
+    space.write(**({"streams": [BODY | {"storage": "memory"}]} | sections))
     with kill_after(boundary) as counter, suppress(SimulatedKill):
         space.apply(allow_hazards=ALLOW)
     return counter.died
@@ -102,3 +102,24 @@ def test_drift_names_what_is_left(tmp_path: Path, server: Server) -> None:
             }
             found.update(item["summary"] for item in drifted.interrupted)
     assert any("C is paused: its clients get nothing" in text for text in found), found
+
+
+def test_a_relocation_whose_record_is_lost(tmp_path: Path, server: Server) -> None:
+    """The copy that it has left is named, and it may be deleted while the origin is there."""
+    space, found = single_space(tmp_path, server), set[str]()
+    moved = {
+        "streams": [BODY | {"name": "B"}],
+        "relocate": [{"from": "main/stream/A", "to": "main/stream/B"}],
+    }
+    with Raw(server.url) as raw:
+        for boundary in range(1, 60, 4):
+            if not begin(space, raw, boundary, **moved):
+                break
+            shutil.rmtree(space.folder / "state")
+            shutil.copytree(space.folder / "earlier", space.folder / "state")
+            errors = [d for d in space.plan().diagnostics if d.severity == "error"]
+            found.update(d.summary for d in errors)
+            assert {d.code for d in errors} <= {"JS495"}
+            if any("is left of an interrupted apply" in d.summary for d in errors):
+                assert raw.count("A") == 6
+    assert any("main/stream/B is left of an interrupted apply" in text for text in found), found

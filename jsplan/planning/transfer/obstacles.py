@@ -16,7 +16,7 @@ from jsplan.planning.interest import MIN_INACTIVE_THRESHOLD
 from jsplan.planning.replication.checks import find_downstream
 from jsplan.planning.replication.closed_streams import list_accepted, list_rejected
 from jsplan.planning.replication.impact import find_interest_origins, origin_domain, reads_origin
-from jsplan.planning.transfer.configs import limits_copy_consumers
+from jsplan.planning.transfer.configs import is_transferred, limits_copy_consumers
 from jsplan.planning.transfer.methods import may_not_have_rolled_up
 from jsplan.planning.transfer.progress import Transfer
 from jsplan.resources.buckets import nouns_of
@@ -122,7 +122,16 @@ def _name_obstacles(sides: Sides) -> Iterator[Obstacle]:
             "under its new address, with this `relocate` entry."
         )
         yield "it is not managed by this workspace", hint
-    if relocation.target_now is not None and not (relocation.record or relocation.promotes):
+    found = relocation.target_now
+    if found is None or relocation.record or relocation.promotes:
+        return
+    if is_transferred(found.raw) and origin is not None:
+        hint = (
+            "Put back the state that was written last, with jsplan state push. Or delete {target}: "
+            "{origin} has all that is in it."
+        )
+        yield "{target} is left of an interrupted apply, of which state has no record", hint
+    else:
         hint = (
             "Choose another name, or copy the messages into it with a backfill and remove {origin} "
             "afterwards."
