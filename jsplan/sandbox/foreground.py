@@ -126,9 +126,9 @@ def run_in_foreground(
     thread only `stop` ends it, since signals arrive in the main thread.
     """
     ended = stop or threading.Event()
-    with set_on_signals(ended), running as sandbox:
+    with note_signals() as signals, running as sandbox:
         on_ready(describe(sandbox))
-        while not ended.wait(0.2):
+        while not (signals or ended.wait(0.2)):
             lost = [server for server in sandbox.servers.values() if not server.is_running]
             if lost:
                 raise SandboxError(
@@ -138,20 +138,22 @@ def run_in_foreground(
 
 
 @contextmanager
-def set_on_signals(event: threading.Event) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM set the event instead of ending the process.
+def note_signals() -> Iterator[list[int]]:
+    """Let Ctrl-C and SIGTERM add their numbers to a list instead of ending the process.
 
-    Outside of the main thread nothing is changed.
+    They set no event: the main thread may hold its lock while it waits for it, and would wait for
+    itself. Outside of the main thread nothing is changed.
     """
+    found = list[int]()
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield found
         return
     before = {
-        number: signal.signal(number, lambda *_: event.set())
+        number: signal.signal(number, lambda got, _: found.append(got))
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield
+        yield found
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -97,6 +97,21 @@ def test_up_can_be_ended_from_another_thread(tmp_path: Path) -> None:
     assert not sandbox["server"].is_running
 
 
+def test_a_signal_that_comes_while_the_event_is_locked() -> None:
+    """Ctrl-C ends it also at the moment in which the main thread holds the lock of its event."""
+
+    class Locked(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            del timeout
+            with self._cond:  # type: ignore[attr-defined]  # as Event.wait does
+                signal.raise_signal(signal.SIGINT)
+            return False
+
+    sandbox = make_sandbox("single")
+    run_in_foreground(sandbox, lambda _: None, stop=Locked())
+    assert not sandbox["server"].is_running
+
+
 def test_the_documented_ports_are_names_of_listeners() -> None:
     """Every listener that has a documented port exists in that shape."""
     asked: set[str] = set()
