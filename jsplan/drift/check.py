@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from msgspec.structs import replace
 
-from jsplan.address import Address
+from jsplan.address import STAGING_PREFIX, Address
 from jsplan.context import Context, Session, state_bucket
 from jsplan.documents.drift import Drift
 from jsplan.drift.document import build_document, is_ignored
@@ -58,6 +58,8 @@ async def check_drift(
         if options.targets
         else await list_unmanaged(pool, domains, inputs.live, _known_addresses(context, inputs))
     )
+    if inputs.interrupted.is_running:  # what it makes on the way comes and goes
+        unmanaged = [o for o in unmanaged if not o.address.stream.startswith(STAGING_PREFIX)]
     managed = [a for a in checked if a in inputs.entries]
     flows = await _check_flows(session, inputs, managed) if options.replication else ()
     inputs = await _read_contents(session, inputs, inputs.selected)

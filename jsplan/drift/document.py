@@ -61,7 +61,7 @@ def build_document(
     )
     interrupted = [
         item
-        for item in list_interruptions(inputs)
+        for item in list_interruptions(inputs, unmanaged)
         if is_selected(item["address"], options.targets, options.excludes)
     ]
     _add_health(out, workspace, interrupted, flows)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from jsplan.address import Address, is_parked
 from jsplan.diagnostics import Diagnostic
@@ -16,12 +16,20 @@ from jsplan.planning.transfer.progress import FINISH_HINT, is_transfer, list_unf
 from jsplan.resources.nested import source_keys
 from jsplan.subjects import is_covered
 
+if TYPE_CHECKING:
+    from jsplan.facts.live import LiveObject
+
 #: The finding about an interrupted replacement.
 INTERRUPTED = "JS424"
+_HELD = "{} is paused: its clients get nothing, because an apply was interrupted"
 
 
-def list_interruptions(inputs: PlanInputs) -> list[dict[str, Any]]:
+def list_interruptions(
+    inputs: PlanInputs, unmanaged: Iterable[LiveObject] = ()
+) -> list[dict[str, Any]]:
     """List unfinished transfers and restores: `{address, rejected, summary, detail}`.
+
+    Of `unmanaged` objects, consumers that an apply without a record holds.
 
     Those that reject publishers come first. `inputs.live` must include what they concern; what is
     in a domain that does not answer is left out, and so is a relocation that is prepared. While an
@@ -32,6 +40,11 @@ def list_interruptions(inputs: PlanInputs) -> list[dict[str, Any]]:
     transfers = [*inputs.interrupted.streams.values(), *inputs.relocations.values()]
     found = list_unfinished(transfers)
     found += list(_list_others(inputs))
+    for live in unmanaged:
+        if live.address.kind == "consumer" and is_left_held(inputs, live):
+            stream, name = live.address.stream, live.address.consumer
+            hint = f"To resume it: nats consumer resume {stream} {name}"
+            found.append(_item(live.address, _HELD.format(live.address.name), [], hint))
     return sorted(found, key=lambda item: not item["rejected"])
 
 
@@ -74,7 +87,7 @@ def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
         if address.kind == "consumer" and is_parked(live.raw.get("filter_subject")):
             text = f"{name} is given nothing, because an apply was interrupted"
         elif address.kind == "consumer" and is_left_held(inputs, live):
-            text = f"{name} is paused: its clients get nothing, because an apply was interrupted"
+            text = _HELD.format(name)
         elif address.is_stream and is_parked(live.raw.get("subjects")):
             rejected = _rejected_subjects(inputs, address)
             text = f"{name} is down: {_reject_text(rejected)}, because an apply was interrupted"
