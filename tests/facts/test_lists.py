@@ -347,4 +347,14 @@ def test_what_a_cluster_lists() -> None:
         raw.create("ONE")
         body = {"stream_name": "PLAIN", "config": {"durable_name": "C", "name": "C"}}
         raw.api_ok("$JS.API.CONSUMER.CREATE.PLAIN.C", body)
+        for info in ("STREAM.INFO.PLAIN", "CONSUMER.INFO.PLAIN.C"):
+            n1.wait_until(partial(_are_replicas_current, raw, info), f"fill replicas of {info}")
         assert compare_lists(raw, cluster=True) == 3
+
+
+def _are_replicas_current(raw: Raw, info: str) -> bool:
+    """Check that no replica has to catch up: else it may between two reads."""
+    found = raw.api_ok(f"$JS.API.{info}")["cluster"]
+    return len(found["replicas"]) == 2 and all(
+        one["current"] and not one.get("lag") for one in found["replicas"]
+    )

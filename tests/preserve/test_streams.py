@@ -57,10 +57,18 @@ def level(version: tuple[int, ...]) -> int:
 
 
 def replace_stream(space: Space, *bodies: dict[str, Any], **sections: Any) -> None:
-    """Apply a preserving replacement; no orphan is left, and the next plan is empty."""
-    plan, result = space.write(streams=list(bodies), **sections).apply(allow_hazards=PERMITTED)
+    """Apply a preserving replacement; no orphan is left, and the next plan is empty.
 
-    assert [step.error for step in result.steps if step.error] == []
+    A busy cluster may leave a request without an answer. The next apply continues then.
+    """
+    space.write(streams=list(bodies), **sections)
+    for _ in range(3):
+        plan, result = space.apply(allow_hazards=PERMITTED)
+        failed = [step.error for step in result.steps if step.error]
+        if not any("does not answer" in error for error in failed):
+            break
+
+    assert failed == []
     assert ["create", "delete"] in [change.change.actions for change in plan.resource_changes]
     assert plan.summary["replace_deletes"] == 0
     assert result.summary["replaced"] >= 1
