@@ -168,7 +168,8 @@ async def _read_unmanaged(session: Session, live: Live, addresses: Iterable[Addr
 def _known_addresses(context: Context, inputs: PlanInputs) -> set[Address]:
     """Return addresses of the files, of state, and of the state's bucket, with `same_as` ones."""
     known = {*context.workspace.resources, *inputs.entries, *state_bucket(context.workspace)}
-    known |= staging_streams(inputs) | set(map(probe_address, staging_streams(inputs)))
+    for staging in staging_streams(inputs):
+        known |= {staging, probe_address(staging)}
     return known | {
         context.topology.canonicalize(a) for a in known if a.domain in context.workspace.domains
     }

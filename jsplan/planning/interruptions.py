@@ -77,8 +77,7 @@ def _item(
 
 def _list_parked(inputs: PlanInputs) -> Iterator[dict[str, Any]]:
     """Yield what an apply has left without its subjects or filters, which others were to get."""
-    moving = {side for one in inputs.relocations.values() for side in (one.origin, one.target)}
-    reported = {*moving, *inputs.interrupted.streams, *inputs.interrupted.replacements}
+    reported = inputs.under_way
     for address in inputs.entries:
         live, name = inputs.live.get(address), address.name
         if live is None or address in reported:

@@ -150,6 +150,12 @@ class PlanInputs(Struct, frozen=True):
         """Return the address under which state has a resource: the one before a `moved` block."""
         return str(self.moved_from.get(address, address))
 
+    @property
+    def under_way(self) -> set[Address]:
+        """The addresses of which state has a record: sides of relocations, and what is replaced."""
+        moving = {side for one in self.relocations.values() for side in (one.origin, one.target)}
+        return {*moving, *self.interrupted.streams, *self.interrupted.replacements}
+
     def stream_of(self, consumer: Address) -> LiveObject | None:
         """Return the live stream of a consumer; None also for what is no consumer."""
         return self.live.get(consumer.parent) if consumer.parent is not None else None

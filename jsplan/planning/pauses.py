@@ -39,11 +39,7 @@ def is_held(config: Mapping[str, Any]) -> bool:
 
 def is_left_held(inputs: PlanInputs, live: LiveObject) -> bool:
     """Check whether an apply of which state has no record still holds a consumer."""
-    if not is_held(live.compact):
-        return False
-    known = {side for one in inputs.relocations.values() for side in (one.origin, one.target)}
-    known |= {*inputs.interrupted.streams, *inputs.interrupted.replacements}
-    return live.address not in known and live.address.parent not in known
+    return is_held(live.compact) and not {live.address, live.address.parent} & inputs.under_way
 
 
 def with_effective_pause(

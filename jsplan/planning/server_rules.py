@@ -294,8 +294,7 @@ def _check_unchanged_consumers(
     consumers = {
         address: config
         for address, config in readers.consumers(decision.address)
-        if address.kind == "consumer"
-        and not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
+        if not address.consumer.startswith(INTERNAL_CONSUMER_PREFIXES)
     }
     live = readers.inputs.live
     unchanged = [a for a, c in consumers.items() if (one := live.get(a)) and one.compact == c]

@@ -127,7 +127,11 @@ class StreamReaders:
         }
         for real, address in sorted(known.items(), key=lambda item: item[1]):
             decision = self.decisions.get(address)
-            if real.parent is None or (decision is not None and decision.is_gone):
+            if (
+                real.kind != "consumer"
+                or real.parent is None
+                or (decision is not None and decision.is_gone)
+            ):
                 continue
             config = planned_config(self.inputs, self.decisions, address)
             if config is not None:

@@ -47,7 +47,7 @@ def test_a_stream_with_three_replicas(tmp_path: Path) -> None:
             raw.ack(raw.pull("A", "C", 30)[:20])
             before = stream_content.messages(raw, "A")
             for change in ({"storage": "memory"}, {"storage": "file", "num_replicas": 1}):
-                replace_stream(space, BASE | change | PRESERVE)
+                replace_stream(space, BASE | change | PRESERVE, tries=3)
                 messages = stream_content.messages(raw, "A")
                 assert messages == before
                 # A new leader of the consumer counts the pending messages a moment later.

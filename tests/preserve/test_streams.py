@@ -56,13 +56,13 @@ def level(version: tuple[int, ...]) -> int:
     return {10: 0, 11: 1, 12: 3, 14: 4, 15: 5}[version[1]]
 
 
-def replace_stream(space: Space, *bodies: dict[str, Any], **sections: Any) -> None:
+def replace_stream(space: Space, *bodies: dict[str, Any], tries: int = 1, **sections: Any) -> None:
     """Apply a preserving replacement; no orphan is left, and the next plan is empty.
 
-    A busy cluster may leave a request without an answer. The next apply continues then.
+    `tries`: a busy cluster may leave a request without an answer, and the next apply continues.
     """
     space.write(streams=list(bodies), **sections)
-    for _ in range(3):
+    for _ in range(tries):
         plan, result = space.apply(allow_hazards=PERMITTED)
         failed = [step.error for step in result.steps if step.error]
         if not any("does not answer" in error for error in failed):

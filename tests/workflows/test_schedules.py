@@ -67,6 +67,17 @@ def test_a_schedule_over_the_limit_of_its_stream_is_an_error_of_the_plan(space: 
     assert found.detail == "Store less, or raise max_msg_size."
 
 
+def test_limits_of_consumers_do_not_concern_schedules(space: Space) -> None:
+    """A schedule has a stream, as a consumer has, and is none."""
+    schedules = {"when.a": {"every": "1h", "target": "jobs.run", "payload": "x"}}
+    space.write(streams=[stream(schedules)])
+    if is_unsupported(space.plan(), 4):
+        return
+    space.apply()
+    space.write(streams=[stream(schedules, consumer_limits={"max_ack_pending": 5})])
+    assert [step.op for step in space.plan().steps] == ["stream.update"]
+
+
 def get(raw: Raw, subject: str) -> tuple[dict[str, Any], str] | None:
     """Return the fields and the payload of the last message of a subject; None for none."""
     answer = raw.api("$JS.hub.API.STREAM.MSG.GET.JOBS", {"last_by_subj": subject})
