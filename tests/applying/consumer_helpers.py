@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from tests.sequences.model import filters_of
 from tests.support.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -50,11 +51,10 @@ def pull(
 def _is_more_stored(raw: Raw, stream: str, consumer: str) -> bool:
     """Check whether the stream stores a message that the consumer has not delivered."""
     info = raw.consumer_info(stream, consumer)
-    config, seq = info["config"], info["delivered"]["stream_seq"] + 1
-    filters = config.get("filter_subjects") or [config.get("filter_subject") or ">"]
+    seq = info["delivered"]["stream_seq"] + 1
     return any(
         "message" in raw.api(f"$JS.API.STREAM.MSG.GET.{stream}", {"seq": seq, "next_by_subj": each})
-        for each in filters
+        for each in filters_of(info["config"]) or [">"]
     )
 
 
