@@ -10,6 +10,7 @@ it defers, a second one applies.
 from __future__ import annotations
 
 import base64
+import copy
 import itertools
 import json
 import re
@@ -66,9 +67,12 @@ LARGE = 400
 class RandomFlows(RandomStreams):
     """One seed: a workspace, messages, a few edits, and the comparison."""
 
-    def __init__(self, seed: int, space: Space, sandbox: Sandbox) -> None:
+    def __init__(
+        self, seed: int, space: Space, sandbox: Sandbox, *, relocates: bool = False
+    ) -> None:
         super().__init__(seed)
-        self.space, self.sandbox = space, sandbox
+        self.space, self.sandbox, self.relocates = space, sandbox, relocates
+        self.moves: list[Body] = []
         self.numbers = itertools.count()
         hub = sandbox["hub"]
         self.raw = Raw(hub.url, hub.user, hub.password)
@@ -199,6 +203,20 @@ class RandomFlows(RandomStreams):
                     if any(change(edit, name, body) for change in edits):
                         break
                 self.streams[name] = body
+        for name in self.rng.sample(list(self.streams), self.rng.randint(1, 2) * self.relocates):
+            if name not in self.forgotten:
+                self._relocate(name)
+
+    def _relocate(self, name: str) -> None:
+        """Let a stream move to the other domain; those that read it follow."""
+        before = self.streams[name]["domain"]
+        after = "leaf" if before == "hub" else "hub"
+        self.moves.append({"from": f"{before}/stream/{name}", "to": f"{after}/stream/{name}"})
+        self.streams[name] |= {"domain": after}
+        self.streams = copy.deepcopy(self.streams)  # those before are compared with these
+        for origin in itertools.chain.from_iterable(map(origins, self.streams.values())):
+            if origin["name"] == name:
+                origin["domain"] = after
 
     def _edit_sources(self, edit: str, name: str, body: Body) -> bool:
         """Change what a stream reads; return False if the edit is about something else."""
@@ -413,6 +431,7 @@ class RandomFlows(RandomStreams):
                 {"address": f"{self.streams[name]['domain']}/stream/{name}", "destroy": False}
                 for name in sorted(self.forgotten)
             ],
+            relocate=self.moves,
         )
 
     def _apply(self) -> list[Plan] | None:

@@ -269,9 +269,9 @@ def _downstream_obstacles(sides: Sides) -> Iterator[Obstacle]:
         if not reads and find_old_source(inputs, relocation, live, edge.config) is None:
             text = (
                 f"{reader} would get a source {{target}} without having one of {{origin}} with the "
-                "same filter"
+                f"same {'consumer' if edge.config.get('consumer') else 'filter'}"
             )
-            yield text, "Add the source in a later plan, with opt_start_seq."
+            yield text, "Add the source in a later plan."
 
 
 # --- by a mirror ---------------------------------------------------------------------------------
@@ -365,8 +365,17 @@ def _snapshot_obstacles(sides: Sides) -> Iterator[Obstacle]:
 def find_old_source(
     inputs: PlanInputs, relocation: Transfer, downstream: LiveObject, source: Mapping[str, Any]
 ) -> Config | None:
-    """Return the source of the origin that takes the same messages as `source`, or None."""
-    same = (one for one in downstream.compact.get("sources") or () if takes_the_same(one, source))
+    """Return the source of the origin that `source` continues, or None.
+
+    Both take the same messages. One with a consumer begins where that is, and the target gets the
+    consumers of the origin, so it continues only what was read through the consumer of its name.
+    """
+    by = (source.get("consumer") or {}).get("name")
+    same = (
+        one
+        for one in downstream.compact.get("sources") or ()
+        if takes_the_same(one, source) and by in (None, (one.get("consumer") or {}).get("name"))
+    )
     reader, origin = downstream.address, relocation.origin
     return next((one for one in same if reads_origin(inputs, reader, one, origin)), None)
 
