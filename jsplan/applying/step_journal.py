@@ -16,6 +16,7 @@ from jsplan.address import Address
 from jsplan.documents.apply import StepStatus
 from jsplan.documents.base import plain
 from jsplan.documents.plan import Plan, Step
+from jsplan.documents.state_parts import FormerStream
 from jsplan.documents.step_kinds import VERIFY_OP, recorded_effect
 from jsplan.errors import JsplanError, StateError
 from jsplan.facts.live import LiveObject
@@ -213,10 +214,24 @@ class StepJournal:
             record | {"declared": declared}, live.config, live.created, live.answered_at
         )
         last = int(live.state.get("last_seq") or 0)  # of a stream
-        entry = replace(entry, applied_at=format_timestamp(), last_seq=last)
+        former = self._list_former(step, live)
+        entry = replace(entry, applied_at=format_timestamp(), last_seq=last, former=former)
         put = {"put": {"address": step.address, "entry": plain(entry)}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
         return [*_drop_previous_lines(step), put | replaced, *self.check_lines(step)]
+
+    def _list_former(self, step: Step, live: LiveObject) -> list[FormerStream]:
+        """List what the object was before: as state has it, or as its transfer began."""
+        recorded = (step.record or {}).get("previous_address", step.address)
+        known = self.state.resources.get(Address.parse(recorded))
+        if known is not None and known.created == live.created:
+            return known.former
+        transfer = self.state.replacements.get(step.address, {})
+        if "origin" not in transfer:
+            return []
+        origin = self.state.resources.get(Address.parse(transfer["origin"]))
+        before = FormerStream(address=transfer["origin"], created=transfer["old"]["created"])
+        return [*(origin.former if origin is not None else ()), before]
 
 
 def check_record(step: Step) -> dict[str, Any]:

@@ -25,9 +25,11 @@ from jsplan.backfill.tasks.origin_task import (
     select_inside,
 )
 from jsplan.backfill.tasks.staging_streams import await_stream_info, require_stream_info
+from jsplan.comparing.former_streams import FormerNames, StreamIdentity, find_former_names
 from jsplan.errors import RefusedError, ServerRefusedError
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.resources.error_codes import STREAM_NOT_FOUND
+from jsplan.units import parse_instant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -278,12 +280,23 @@ class CopyOrigin(Struct, frozen=True):
     state: OriginState
     endpoints: Endpoints
     reader: OriginReader
+    former: FormerNames = FormerNames()
     archive: ParquetOrigin | None = None
 
     @property
     def name(self) -> str:
         """The origin as in `Jsplan-Origin`: `domain/stream`."""
         return f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names that it had before, and its name: so they follow each other in a target."""
+        return tuple(dict.fromkeys((*self.former.origins, self.name)))
+
+    @property
+    def created_at(self) -> int:
+        """Since when it has had its sequences (ns)."""
+        return parse_instant(self.former.begin or self.state.created)
 
     @property
     def has_domain(self) -> bool:
@@ -323,11 +336,15 @@ async def load_origin(
         target = domains[state.target_address.domain]
         endpoints = Endpoints.of_domains(world, pool, target, target)
         endpoints.origin_domain_name = archive.origin.domain
-        return CopyOrigin(state, endpoints, ParquetReader(state, archive), archive)
+        return CopyOrigin(state, endpoints, ParquetReader(state, archive), archive=archive)
     origin = domains[state.origin_address.domain]
     target = origin if into_archive else domains[state.target_address.domain]
     endpoints = Endpoints.of_domains(world, pool, origin, target)
-    return CopyOrigin(state, endpoints, StreamReader(state, endpoints))
+    reader = None
+    if not into_archive:
+        reader = StreamIdentity(state.target_address, state.target_created)
+    former = find_former_names(world, StreamIdentity(state.origin_address, state.created), reader)
+    return CopyOrigin(state, endpoints, StreamReader(state, endpoints), former)
 
 
 def require_distinct(entry: str, origins: Sequence[CopyOrigin]) -> None:

@@ -84,6 +84,7 @@ class ParquetExport:
         self._expected = {
             f"{name_origin_domain(domains[side.domain])}/{side.stream}"
             for side in run.entry.origins
+            if str(side) != state.origin
         }
         self._known = KnownObject(state.created, "")
         self._transforms = transforms
@@ -106,6 +107,7 @@ class ParquetExport:
         self.context.require_open()
         self.result.attempts += 1
         self.context.may_write(WRITE_SECONDS)
+        self.origin = await asyncio.to_thread(self._find_archived)
         step = await self._compute_chunk_sequences()
         archive = await asyncio.to_thread(self._pin_chunks, step)
         content = archive.find(self.origin.identity)
@@ -127,6 +129,14 @@ class ParquetExport:
         self.result.gap_messages = content.gap_messages
 
     # --- pin ---
+
+    def _find_archived(self) -> ArchivedOrigin:
+        """Return the origin as the archive names it: maybe by what it was before it was moved."""
+        known = Archive.read(self.store).find(*self.origin_of_copy.former.archived)
+        if known is None:
+            return self.origin
+        domain, stream, created = known.origin.identity
+        return replace(self.origin, domain=domain, stream=stream, created=created)
 
     def _pin_chunks(self, step: int) -> Archive:
         """Return the archive, whose pending chunks of this origin are what is to be written.
@@ -164,7 +174,7 @@ class ParquetExport:
         names = {*archive.dropped, *(chunk.name for chunk in dropped)}
         updated = replace(
             self._end_predecessors(archive).put(pinned),
-            expected=tuple(sorted({*archive.expected, *self._expected})),
+            expected=tuple(sorted({*archive.expected, *self._expected, str(self.origin)})),
             dropped=tuple(sorted(names - {chunk.name for chunk in kept})),
         )
         if updated != archive:

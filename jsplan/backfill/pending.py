@@ -23,6 +23,7 @@ from jsplan.backfill.tasks.target_scan import (
     find_sourced_range,
     scan_target,
 )
+from jsplan.comparing.former_streams import NEVER
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import OriginState, SeqRange, merge_ranges
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, read_level
@@ -69,9 +70,9 @@ class PendingScan(Struct):
     async def build_query(self, target: StreamInfo) -> OriginQuery:
         """Build the query for the scan of the target."""
         return OriginQuery(
-            self.origin.name,
+            self.origin.names,
             self.list_source_names(target),
-            parse_instant(self.state.created),
+            self.origin.created_at,
             await self._is_restored(target["state"]),
         )
 
@@ -97,12 +98,16 @@ class PendingScan(Struct):
 
     # --- sources of the target --------------------------------------------------------------------
 
-    def list_source_names(self, target: StreamInfo) -> tuple[str, ...]:
-        """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone."""
+    def list_source_names(self, target: StreamInfo) -> dict[str, int]:
+        """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone.
+
+        Each comes with the time (ns) at which it became the name of another stream.
+        """
         if not self.origin.has_domain:
-            return ()
+            return {}
         sources = [*self._list_sources(target), self._build_source()]
-        return tuple(sorted({source_name(source).stream for source in sources}))
+        names = {source_name(source).stream: NEVER for source in sources}
+        return self.origin.former.sources | names
 
     def _list_sources(self, target: StreamInfo) -> list[dict[str, Any]]:
         """List the sources of the target that copy from the origin."""
@@ -157,7 +162,7 @@ class PendingScan(Struct):
                 self.state.target_address.stream,
                 SeqRange(int(state["first_seq"]), int(state["last_seq"])),
                 source_name(source),
-                parse_instant(self.state.created),
+                self.origin.created_at,
             )
             if may_begin_late:
                 first = max(first, self._require_sourced(sourced).first)

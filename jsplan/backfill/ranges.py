@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field, to_builtins
 
+from jsplan.address import Address
 from jsplan.backfill.entry import reads_archive
 from jsplan.backfill.parquet.location import pin_parquet_origins
 from jsplan.backfill.retry import gather_limited
@@ -74,6 +75,7 @@ async def load_ranges(
     origin that cannot be read and a target that cannot be filled, and ApiError.
     """
     stored = find_stored_state(world.state.backfills, entry) if not reset else None
+    is_renewed = stored is not None and _renew(world, stored)
     record = stored or BackfillState(entry.name, hash_config(entry), [], format_timestamp())
     matched = match_origin_states(record, entry.origins)
     new = [
@@ -84,7 +86,7 @@ async def load_ranges(
     if stored is not None and reads_archive(entry):
         new = []  # an archive without a message has no origin
     if not new and not record.planned:
-        return record, stored is None
+        return record, stored is None or is_renewed
     if (stored is None or record.planned) and (choice := choose_strategy(entry)).obstacle:
         text, hint = explain_obstacle(entry, choice)  # an existing target excludes the strategy
         raise RefusedError(text, hint=hint)
@@ -106,6 +108,26 @@ async def load_ranges(
     if new:
         record.done_at = ""
     return record, True
+
+
+def _renew(world: Context, record: BackfillState) -> bool:
+    """Let ranges name the streams that came in place of theirs, with the same sequences."""
+    before = [(state.created, state.target_created) for state in record.origins]
+    for state in record.origins:
+        if not state.archive:
+            state.created = _find_successor(world, state.origin, state.created)
+        state.target_created = _find_successor(world, state.target, state.target_created)
+    return before != [(state.created, state.target_created) for state in record.origins]
+
+
+def _find_successor(world: Context, address: str, created: str) -> str:
+    """Return the `created` of the stream that replaced one with its messages; else its own.
+
+    The target of a copy may be a folder, which has none.
+    """
+    entry = world.state.resources.get(Address.parse(address)) if created else None
+    is_former = entry is not None and created in {one["created"] for one in entry.former}
+    return entry.created if entry is not None and is_former else created
 
 
 def side_api(world: Context, pool: Pool, side: BackfillSide) -> DomainApi:

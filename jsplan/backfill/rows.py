@@ -123,9 +123,11 @@ _SOURCE_PATTERN: Final = (
 class ComparedOrigin(Struct, frozen=True):
     """Origin in a comparison: what both sides must know of it.
 
-    `source_names` are its names in `Nats-Stream-Source`. `created_at` is its creation time (ns),
-    `replaced_at` that of its successor of the same name, as far as one is compared, and
-    `last_possible_seq` its last sequence. `gaps` were deleted before they could be copied,
+    `names` are those in `Jsplan-Origin`, `domain/stream`: its own and those that it had before.
+    `source_names` are its names in `Nats-Stream-Source`, each with the time (ns) at which it became
+    that of another stream. `created_at` is its creation time (ns), `replaced_at` that of its
+    successor of the same name, as far as one is compared, and `last_possible_seq` its last
+    sequence. `gaps` were deleted before they could be copied,
     `skipped` are too large messages.
     """
 
@@ -136,15 +138,11 @@ class ComparedOrigin(Struct, frozen=True):
     last: int
     created_at: int
     last_possible_seq: int
-    source_names: tuple[str, ...] = ()
+    names: tuple[str, ...]
+    source_names: dict[str, int] = field(default_factory=dict)
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
     replaced_at: int = 1 << 62
-
-    @property
-    def name(self) -> bytes:
-        """Its name as in `Jsplan-Origin`: `domain/stream`."""
-        return f"{self.domain}/{self.stream}".encode()
 
     def has_times(self, times: SeqArray) -> np.ndarray[Any, Any]:
         """Return which times (ns) are those of messages of this stream, not of another one."""
@@ -172,19 +170,19 @@ def to_stored_rows(
 
 
 def extract_copied_rows(
-    origin: ComparedOrigin, rows: pa.RecordBatch, order: OrderTracker
+    origin: ComparedOrigin, rows: pa.RecordBatch, order: OrderTracker, name: bytes
 ) -> pa.RecordBatch | None:
-    """Return the rows of a batch that were copied from this origin."""
-    copied = pc.match_substring(rows["headers"], origin.name + b"/")
+    """Return the rows of a batch that were copied from this origin under this name."""
+    copied = pc.match_substring(rows["headers"], name + b"/")
     if not pc.any(copied).as_py():
         return None
     if not pc.all(copied).as_py():
         rows = rows.filter(copied)
-    if (uniform := _parse_uniform_headers(origin, rows["headers"])) is not None:
+    if (uniform := _parse_uniform_headers(name, rows["headers"])) is not None:
         seqs, texts, names, headers = uniform
     else:
         claimed, seqs, texts = parse_origins(rows["headers"])
-        copied = pc.equal(claimed, origin.name)
+        copied = pc.equal(claimed, name)
         rows, seqs, texts = rows.filter(copied), seqs.filter(copied), texts.filter(copied)
         names, _ = _parse_source_details(rows["headers"])
         names = pc.if_else(pc.starts_with(names, STAGING_PREFIX), names, "")
@@ -207,7 +205,7 @@ def extract_copied_rows(
 
 
 def _parse_uniform_headers(
-    origin: ComparedOrigin, headers: pa.BinaryArray
+    origin_name: bytes, headers: pa.BinaryArray
 ) -> tuple[pa.Array, pa.StringArray, pa.StringArray, pa.BinaryArray] | None:
     """Parse the headers of messages that all came through one staging stream.
 
@@ -216,7 +214,7 @@ def _parse_uniform_headers(
     """
     staged = split_last_line(headers, f"\r\n{SOURCE_HEADER}: {STAGING_PREFIX}".encode(), ends=3)
     tagged = (
-        split_last_line(staged[0], f"\r\n{ORIGIN_HEADER}: ".encode() + origin.name + b"/")
+        split_last_line(staged[0], f"\r\n{ORIGIN_HEADER}: ".encode() + origin_name + b"/")
         if staged is not None
         else None
     )
@@ -244,12 +242,15 @@ def extract_sourced_rows(
 ) -> pa.RecordBatch | None:
     """Return the rows of a batch that a source of the target delivered from this origin."""
     seqs = parse_source_seqs(rows["headers"], name)
-    sourced = pc.and_(pc.is_valid(seqs), pa.array(origin.has_times(rows["time"].to_numpy())))
+    times = rows["time"].to_numpy()
+    inside = origin.has_times(times) & (times < origin.source_names[name])
+    sourced = pc.and_(pc.is_valid(seqs), pa.array(inside))
     if not pc.any(sourced).as_py():
         return None
     rows, seq = rows.filter(sourced), seqs.filter(sourced).to_numpy()
     _, subjects = _parse_source_details(rows["headers"])
-    tagged = pc.fill_null(pc.equal(parse_origins(rows["headers"])[0], origin.name), False)
+    own = pa.array([each.encode() for each in origin.names], BYTES)
+    tagged = pc.is_in(parse_origins(rows["headers"])[0], own)
     wanted = (seq >= origin.first) & (seq <= origin.last)
     wanted &= ~tagged.to_numpy(zero_copy_only=False)
     hashes = _hash_messages(
@@ -389,6 +390,9 @@ def _extract_rows(
     names = parse_origins(rows["headers"])[0].unique().to_pylist() if len(origins) > 1 else None
     for origin in origins:
         batches = [extract_sourced_rows(origin, rows, name) for name in origin.source_names]
-        if names is None or origin.name in names:
-            batches.append(extract_copied_rows(origin, rows, trackers[origin.number]))
+        batches += [
+            extract_copied_rows(origin, rows, trackers[origin.number], name)
+            for name in map(str.encode, origin.names)
+            if names is None or name in names
+        ]
         yield from (batch for batch in batches if batch is not None and batch.num_rows)

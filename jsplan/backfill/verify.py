@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
@@ -49,7 +50,7 @@ from jsplan.identity import KnownObject
 from jsplan.jetstream import Pool
 from jsplan.options import Observer
 from jsplan.planning.backfill.model import BackfillState, OriginState, SeqRange
-from jsplan.units import count_text, parse_instant
+from jsplan.units import count_text
 
 #: An archive may lack messages that the stream had: no sequence is impossible.
 _NO_LAST_SEQ: Final = 1 << 62
@@ -278,7 +279,7 @@ def _known(info: StreamInfo) -> KnownObject:
 
 
 def _build_compared_origin(
-    number: int, origin: CopyOrigin, info: StreamInfo, source_names: tuple[str, ...]
+    number: int, origin: CopyOrigin, info: StreamInfo, source_names: dict[str, int]
 ) -> ComparedOrigin:
     state = origin.state
     gaps = state.gaps if origin.archive is None else ()
@@ -288,8 +289,9 @@ def _build_compared_origin(
         state.origin_address.stream,
         state.first,
         state.last,
-        parse_instant(state.created),
+        origin.created_at,
         int(info["state"].get("last_seq", _NO_LAST_SEQ)),
+        origin.names,
         source_names,
         tuple((first, last) for first, last in gaps),
         tuple(state.skipped),
@@ -351,7 +353,7 @@ def _find_expiry_floor(
     stream = origin_state.target_address.stream
     for rows in endpoint.read(stream, target.first, target.last, headers_only=True):
         names, seqs, _ = parse_origins(rows["headers"])
-        seqs = seqs.filter(pc.equal(names, compared.name))
+        seqs = seqs.filter(pc.is_in(names, pa.array(map(str.encode, compared.names), names.type)))
         if len(seqs):
             return int(seqs[0].as_py())
     return origin_state.last + 1
@@ -367,9 +369,9 @@ async def _compare_archive(
     archive = await asyncio.to_thread(Archive.read, store)
     missing = await asyncio.to_thread(archive.find_missing_files)
     for number, (origin, info) in enumerate(zip(origins, infos, strict=True)):
-        compared = replace(_build_compared_origin(number, origin, info, ()), gaps=())
+        compared = replace(_build_compared_origin(number, origin, info, {}), gaps=())
         comparison.origins.append(compared)
-        found = archive.find((compared.domain, compared.stream, origin.state.created))
+        found = archive.find(*origin.former.archived)
         files = found.files if found is not None else []
         if placed := tuple((store, file) for file in files if file.name not in missing):
             task = replace(_build_task(origin, info), files=placed)

@@ -93,7 +93,7 @@ def origin_seq(message: Content, relation: Relation) -> int | None:
     """Return the sequence of the origin that a message of the copy names, or None."""
     tag = _TAG.search(message.headers)
     if tag is not None:
-        return int(tag[2]) if tag[1] == relation.tag.encode() else None
+        return int(tag[2]) if tag[1].decode(errors="replace") in relation.tags else None
     header = parse_source_header(message.headers)
     return header.seq if header is not None and header.source.stream in relation.names else None
 

@@ -34,16 +34,16 @@ class Relation(Struct, frozen=True):
     """An origin and its copy.
 
     `role` is how the copy is configured now (empty: not as a copy of it). `names` are those of the
-    origin in `Nats-Stream-Source`, and `tag` is its name in `Jsplan-Origin`. `filters` are the
-    subjects that the source copies, `start` its first sequence. `renames`: the copy may have other
-    subjects.
+    origin in `Nats-Stream-Source`, and `tags` are those in `Jsplan-Origin`, now and before it was
+    moved. `filters` are the subjects that the source copies, `start` its first sequence. `renames`:
+    the copy may have other subjects.
     """
 
     origin: LiveObject
     copy: LiveObject
     role: Literal["mirror", "source", "backup", ""] = ""
     names: frozenset[str] = frozenset()
-    tag: str = ""
+    tags: frozenset[str] = frozenset()
     filters: tuple[str, ...] = ()
     start: int = 1
     renames: bool = False
@@ -51,7 +51,7 @@ class Relation(Struct, frozen=True):
     @property
     def by(self) -> Literal["sequence", "header"]:
         """A mirror keeps sequences; what a source or a backfill copied names its origin."""
-        return "header" if self.role == "source" or self.tag else "sequence"
+        return "header" if self.role == "source" or self.tags else "sequence"
 
 
 def relate(
@@ -97,7 +97,7 @@ def _by_header(
         copy,
         "source" if sources else "",
         frozenset(names),
-        f"{domain.js_domain or domain.key}/{origin.address.stream}",
+        frozenset({f"{domain.js_domain or domain.key}/{origin.address.stream}"}),
         () if backfills else filters,
         1 if complete or backfills else min(int(s["opt_start_seq"]) for s in sources),
         renamed or bool(copy.raw.get("subject_transform")),

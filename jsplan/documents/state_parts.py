@@ -156,6 +156,13 @@ class RecordedStream(OldStream):
     state: NotRequired[Counts]
 
 
+class FormerStream(TypedDict):
+    """An earlier stream, which was moved or replaced: it had the same messages and sequences."""
+
+    address: StreamAddress
+    created: str
+
+
 class Transferred(TypedDict):
     """A transfer that has begun: a stream that moves, or is replaced and keeps its messages.
 

@@ -21,6 +21,7 @@ from jsplan.documents.reading import decode, find_flaw
 from jsplan.documents.state_parts import (
     DeferredSteps,
     DomainLine,
+    FormerStream,
     HistoryEntry,
     KnownServer,
     Owner,
@@ -67,7 +68,8 @@ class Entry(Struct, omit_defaults=True):
     of a consumer under its own name, of the sources of a stream under the key of each.
     `last_seq` is the last sequence that a stream was known to have, which never falls; 0: none.
     `sensitive`: the value of the entry of a bucket may not be shown. `position_once` is the word of
-    the `position` to which a consumer was last set.
+    the `position` to which a consumer was last set. `former` is what a stream was before it was
+    moved or replaced with its messages, the oldest first.
     """
 
     config: Config
@@ -82,6 +84,7 @@ class Entry(Struct, omit_defaults=True):
     sensitive: bool = False
     position_once: str = ""
     last_seq: UInt64 = 0
+    former: list[FormerStream] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `plain` returns; large configurations are not copied."""

@@ -1,4 +1,7 @@
-"""compare: two streams, message by message. Read-only, without a lock and without the state."""
+"""compare: two streams, message by message. Read-only, without a lock.
+
+The state says what they were before they were moved; without it a comparison takes them for new ones.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from jsplan.address import Address
 from jsplan.backfill.spark_extra import list_missing_packages, require_spark
 from jsplan.backup.folder import read_manifest
 from jsplan.comparing.by_header import compare_by_header, last_to_match
+from jsplan.comparing.former_streams import NEVER, StreamIdentity, find_former_names
 from jsplan.comparing.kept import read_kept, why_unusable, write_kept
 from jsplan.comparing.relation import Relation, explain, relate
 from jsplan.config.model import LoadOptions
@@ -208,7 +212,13 @@ async def _relate(session: Session, options: CompareOptions) -> Relation:
         raise UsageError("both addresses are the same stream")
     one, other = [await _read(session, address) for address in addresses]
     context = session.context
-    return relate(context.workspace, context.topology.routes, one, other)
+    found = relate(context.workspace, context.topology.routes, one, other)
+    if found.by == "sequence":
+        return found
+    origin, copy = (StreamIdentity(side.address, side.created) for side in _sides(found))
+    former = find_former_names(context, origin, copy)
+    names = found.names.union(name for name, end in former.sources.items() if end == NEVER)
+    return replace(found, names=names, tags=found.tags.union(former.origins))
 
 
 def _parse(session: Session, text: str) -> Address:

@@ -10,7 +10,7 @@ from jsplan.address import BACKFILL_PREFIX
 from jsplan.backfill.protocol.frames import MESSAGE_SCHEMA
 from jsplan.backfill.rows import ComparedOrigin, OrderTracker, extract_copied_rows
 
-ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, 0, 1000)
+ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, 0, 1000, ("leaf/ORDERS",))
 TIME = "2026-11-22T04:55:23.988835043Z"
 OWN = st.builds(
     "Jsplan-Origin: leaf/ORDERS/{}/{}\r\n".format,
@@ -72,7 +72,7 @@ def extract_rows(rows: pa.RecordBatch, *, is_fast: bool) -> list[dict[str, objec
     Without the fast extraction each row is extracted beside an unusual one.
     """
     if is_fast:
-        found = extract_copied_rows(ORIGIN, rows, OrderTracker())
+        found = extract_copied_rows(ORIGIN, rows, OrderTracker(), b"leaf/ORDERS")
         return found.to_pylist() if found is not None else []
     unusual = pa.RecordBatch.from_pylist(
         [
@@ -90,5 +90,6 @@ def extract_rows(rows: pa.RecordBatch, *, is_fast: bool) -> list[dict[str, objec
         ORIGIN,
         pa.Table.from_batches([rows, unusual]).combine_chunks().to_batches()[0],
         OrderTracker(),
+        b"leaf/ORDERS",
     )
     return [row for row in found.to_pylist() if row["place"]] if found is not None else []

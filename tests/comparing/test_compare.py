@@ -117,6 +117,25 @@ def test_a_kept_result_saves_the_reading(clean_hub_leaf: Sandbox, tmp_path: Path
     assert (found.kept, found.equal) == ("leaf/stream/M is another stream now", 25)
 
 
+def test_a_source_of_a_relocated_stream(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
+    """Messages that a source brought before its origin moved name it as it was then."""
+    space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[A, S])
+    space.apply()
+    publish(clean_hub_leaf["hub"], 20)
+    assert compare(space, "hub/stream/A", "leaf/stream/S").equal == 20
+    moved = {"from": "hub/stream/A", "to": "leaf/stream/A2"}
+    a2, source = A | {"name": "A2", "domain": "leaf"}, {"name": "A2", "domain": "leaf"}
+    space.write(streams=[a2, S | {"sources": [source]}], relocate=[moved])
+    space.apply(allow_hazards=("REMOVES_SUBJECTS",))
+    publish(clean_hub_leaf["hub"], 5, 20)
+    with Raw(clean_hub_leaf["hub"].url, "acc", "acc") as raw:
+        raw.wait_for("S", 25, "leaf")
+
+    found = compare(space, "leaf/stream/A2", "leaf/stream/S")
+
+    assert (found.equal, found.parts) == (25, [])
+
+
 def lose_messages(servers: Sandbox, folder: Path) -> Space:
     """Let a hub lose the last 50 of 150 messages, which the mirror in the leaf has."""
     hub, space = servers["hub"], hub_leaf_space(folder, servers)

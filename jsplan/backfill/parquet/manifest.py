@@ -242,9 +242,10 @@ class Archive(Struct, frozen=True):
         found = _decode(data, store.locate(name))
         return cls(store, max(numbers), found.expected, found.origins, found.dropped)
 
-    def find(self, identity: tuple[str, str, str]) -> OriginContent | None:
-        """Return what the archive has of a stream."""
-        return next((each for each in self.origins if each.origin.identity == identity), None)
+    def find(self, *identities: tuple[str, str, str]) -> OriginContent | None:
+        """Return what the archive has of a stream, by the first of its identities that it knows."""
+        known = {each.origin.identity: each for each in self.origins}
+        return next((known[identity] for identity in identities if identity in known), None)
 
     def put(self, content: OriginContent) -> Archive:
         """Return the archive with other content of one origin."""

@@ -55,14 +55,15 @@ Name = TypeVar("Name", str, int)
 class OriginQuery(Struct, frozen=True):
     """An origin whose messages are searched: copied ones, and those of its own sources.
 
-    `origin_name` is as in `Jsplan-Origin` (`domain/stream`). `source_names` are names as
-    `Nats-Stream-Source` has them; messages that a source stored before `created_at` (ns) are of
-    another stream of that name. `is_restored`: the target was created from a snapshot, so sequence
-    and time identify its messages.
+    `origin_names` are as in `Jsplan-Origin` (`domain/stream`). `source_names` are names as
+    `Nats-Stream-Source` has them, each with the time (ns) at which it became that of another
+    stream; messages that a source stored before `created_at` (ns) are of another one, too.
+    `is_restored`: the target was created from a snapshot, so sequence and time identify its
+    messages.
     """
 
-    origin_name: str
-    source_names: tuple[str, ...] = ()
+    origin_names: tuple[str, ...]
+    source_names: dict[str, int] = field(default_factory=dict)
     created_at: int = 0
     is_restored: bool = False
 
@@ -91,7 +92,8 @@ def scan_target(
     found = [_FoundMessages() for _ in queries]
     by_origin, by_source = dict[str, list[int]](), dict[str, list[int]]()
     for number, query in enumerate(queries):
-        by_origin.setdefault(query.origin_name, []).append(number)
+        for name in dict.fromkeys(query.origin_names):
+            by_origin.setdefault(name, []).append(number)
         for source in query.source_names:
             by_source.setdefault(source, []).append(number)
     for rows in endpoint.read(stream, first, last, headers_only=True):
@@ -104,8 +106,10 @@ def scan_target(
                 found[number].add(seqs[valid], times[valid])
         for name, seqs, stored_at in _parse_sources(rows):
             for number in by_source.get(name, ()):
-                is_current = stored_at >= queries[number].created_at
-                current, former = seqs[is_current], seqs[~is_current]
+                query = queries[number]
+                is_former = stored_at < query.created_at
+                current = seqs[~is_former & (stored_at < query.source_names[name])]
+                former = seqs[is_former]
                 found[number].add(current, np.zeros(len(current), dtype=np.int64))
                 found[number].former = max(found[number].former, *former.tolist(), 0)
         for number, query in enumerate(queries):

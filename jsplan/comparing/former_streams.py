@@ -1,0 +1,99 @@
+"""Streams before they were moved, or replaced with their messages.
+
+Messages that were copied name their stream as it was then. State has what it was.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Final, NamedTuple
+
+from msgspec import Struct
+
+from jsplan.address import Address
+from jsplan.context import Context
+from jsplan.resources.source_header import source_name
+from jsplan.state.document import former_names
+from jsplan.topology.routes import NoRouteError
+from jsplan.units import parse_instant
+
+#: Later than every time (ns).
+NEVER: Final = 1 << 62
+
+
+class StreamIdentity(NamedTuple):
+    """One stream; `created` is empty where that is not known."""
+
+    address: Address
+    created: str
+
+
+class FormerNames(Struct, frozen=True):
+    """The names of an origin, now and before, and since when it has had its sequences.
+
+    `origins` are those in `Jsplan-Origin`, `sources` those in `Nats-Stream-Source` of a target that
+    may have moved, too; each with the time (ns) at which it became the name of another stream.
+    `archived` has domain, stream and `created` as in an archive, the newest first. `begin` is RFC
+    3339.
+    """
+
+    origins: tuple[str, ...] = ()
+    sources: dict[str, int] = {}
+    archived: tuple[tuple[str, str, str], ...] = ()
+    begin: str = ""
+
+
+def find_former_names(
+    context: Context, origin: StreamIdentity, target: StreamIdentity | None
+) -> FormerNames:
+    """Return the names of an origin, by what state has of it and of the stream that copies it."""
+    streams = _list_streams(context, origin)
+    readers = _list_streams(context, target) if target is not None else []
+    sources = dict[str, int]()
+    for (old, _), (reader, _) in product(streams, readers):
+        for api in _list_routes(context, reader.domain, old.domain):
+            source = {"name": old.stream} | ({"external": {"api": api}} if api else {})
+            end = _find_end(context, old, origin.address)
+            sources.setdefault(source_name(source).stream, end)
+    found = [
+        (name, address.stream, created)
+        for address, created in streams
+        for name in _list_js_domains(context, address.domain)
+    ]
+    origins = dict.fromkeys(f"{domain}/{stream}" for domain, stream, _ in found)
+    return FormerNames(tuple(origins), sources, tuple(reversed(found)), streams[0].created)
+
+
+def _find_end(context: Context, former: Address, origin: Address) -> int:
+    """Return when another stream got a former address (ns); `NEVER` if none has."""
+    entry = context.state.resources.get(former) if former != origin else None
+    return parse_instant(entry.created) if entry is not None else NEVER
+
+
+def _list_streams(context: Context, stream: StreamIdentity) -> list[StreamIdentity]:
+    """List the streams that one was before it, the oldest first, and the one itself."""
+    entry = context.state.resources.get(stream.address)
+    former = entry.former if entry is not None and stream.created in ("", entry.created) else []
+    before = (StreamIdentity(Address.parse(one["address"]), one["created"]) for one in former)
+    return [*before, stream]
+
+
+def _list_js_domains(context: Context, key: str) -> list[str]:
+    """List the names of a domain in its servers, that of now last."""
+    domain = context.workspace.domains.get(key)
+    now = domain.js_domain if domain is not None else None
+    former = former_names(context.state.domains.get(key, {}))
+    return [*filter(None, former), now or key]
+
+
+def _list_routes(context: Context, own: str, other: str) -> list[str | None]:
+    """List the API prefixes by which streams of a domain may have read another one."""
+    if own == other:
+        return [None]
+    names: list[str | None] = [f"$JS.{name}.API" for name in _list_js_domains(context, other)]
+    if {own, other} <= context.workspace.domains.keys():
+        try:
+            return [context.topology.routes.find_route(own, other).api, *names]
+        except NoRouteError:
+            return names
+    return names
