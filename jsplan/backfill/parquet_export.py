@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from jsplan.address import Address
 from jsplan.backfill.endpoints import require_same_stream
-from jsplan.backfill.parquet.location import name_origin_domain, resolve_store
+from jsplan.backfill.parquet.location import resolve_store
 from jsplan.backfill.parquet.manifest import (
     Archive,
     ArchivedOrigin,
@@ -32,6 +33,7 @@ from jsplan.backfill.seq_arrays import subtract_present
 from jsplan.backfill.seq_ranges import count_sequences, intersect, subtract
 from jsplan.backfill.tasks.archive_writer import ChunkWriter, export_chunks
 from jsplan.backfill.tasks.partitioning import PartitionPlan
+from jsplan.comparing.former_streams import StreamIdentity, find_former_names
 from jsplan.documents.backfill import OriginResult
 from jsplan.errors import JsplanError
 from jsplan.identity import KnownObject
@@ -80,12 +82,11 @@ class ParquetExport:
             str(transforms.transform) if transforms.transform is not None else None,
             (subjects.src, subjects.dest) if subjects is not None else (),
         )
-        domains = context.workspace.domains
-        self._expected = {
-            f"{name_origin_domain(domains[side.domain])}/{side.stream}"
-            for side in run.entry.origins
-            if str(side) != state.origin
-        }
+        sides = [Address.of_stream(side.domain, side.stream) for side in run.entry.origins]
+        #: The names of each origin of the entry, that of now last.
+        self._names = [
+            find_former_names(context, StreamIdentity(side, ""), None).origins for side in sides
+        ]
         self._known = KnownObject(state.created, "")
         self._transforms = transforms
 
@@ -172,9 +173,11 @@ class ParquetExport:
             found, origin=self.origin, chunks=tuple(sorted(kept, key=lambda chunk: chunk.first))
         )
         names = {*archive.dropped, *(chunk.name for chunk in dropped)}
+        archived = {str(self.origin), *(str(content.origin) for content in archive.origins)}
+        expected = [next((n for n in names if n in archived), names[-1]) for names in self._names]
         updated = replace(
             self._end_predecessors(archive).put(pinned),
-            expected=tuple(sorted({*archive.expected, *self._expected, str(self.origin)})),
+            expected=tuple(sorted({*archive.expected, *expected})),
             dropped=tuple(sorted(names - {chunk.name for chunk in kept})),
         )
         if updated != archive:

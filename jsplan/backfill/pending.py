@@ -188,9 +188,12 @@ class PendingScan(Struct):
     # --- the target -------------------------------------------------------------------------------
 
     async def _is_restored(self, target: dict[str, Any]) -> bool:
-        """Check whether the target was restored from a snapshot, with equal sequences and times."""
+        """Check whether the target was restored from a snapshot, with equal sequences and times.
+
+        An origin that never had a message ends at 0.
+        """
         endpoint, stream = self.origin.endpoints.target_endpoint, self.state.target_address.stream
-        for seq in {int(target["first_seq"]), min(int(target["last_seq"]), self.state.last)}:
+        for seq in {int(target["first_seq"]), min(int(target["last_seq"]), self.state.last)} - {0}:
             time = await fetch_time(endpoint, stream, seq)
             if time is not None and time == await self.origin.reader.fetch_time(seq):
                 return True

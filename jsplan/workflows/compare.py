@@ -1,6 +1,6 @@
 """compare: two streams, message by message. Read-only, without a lock.
 
-The state says what they were before they were moved; without it a comparison takes them for new ones.
+The state says what they were before they were moved. Without it they are taken for new ones.
 """
 
 from __future__ import annotations

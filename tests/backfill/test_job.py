@@ -64,6 +64,18 @@ def test_subjects_that_are_wildcards(pair: Pair) -> None:
 
 
 @pytest.mark.matrix
+def test_an_origin_that_never_had_a_message(pair: Pair) -> None:
+    """Nothing is copied into a target with messages, and the next run copies what has come."""
+    pair.stream("leaf", "S")
+    pair.stream("hub", "T", [(b"t.own", b"", b"before")])
+
+    assert pair.run().copied == 0
+    pair.publish("leaf", numbered_rows(3))
+    assert pair.run(reset_range=True).copied == 3
+    pair.require_copied(others=1)
+
+
+@pytest.mark.matrix
 def test_a_message_that_just_fits(pair: Pair) -> None:
     """A payload of max_payload minus 256 is copied, and read over the leafnode connection."""
     pair.stream(

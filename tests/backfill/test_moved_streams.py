@@ -152,18 +152,31 @@ def test_verify_after_a_change(what: str, pair: Pair, spark: SparkSession) -> No
 
 @pytest.mark.parametrize("what", ["origin moved", "origin replaced"])
 def test_an_archive_after_a_change(what: str, pair: Pair) -> None:
-    """An archive continues under the name that it has for the stream."""
+    """An archive of two streams continues under the name that it has for the stream."""
     moving = Moving(pair)
-    entry = {"name": "x", "from": {"domain": "leaf", "stream": "S"}, "to": {"parquet": "archive"}}
-    pair.space.write(streams=[moving.origin, moving.target], backfills=[entry])
-    assert pair.run().copied == 20
+
+    def write(copies: list[Body]) -> None:
+        pair.space.write(streams=[moving.origin, moving.target], backfills=copies)
+
+    def archive() -> Body:
+        sides = [
+            {"domain": s["domain"], "stream": s["name"]} for s in (moving.origin, moving.target)
+        ]
+        return {"name": "x", "from": sides, "to": {"parquet": "archive"}}
+
+    write([archive()])
+    assert [one.copied for one in pair.result().origins] == [20, 0]
     pair.publish("leaf", numbered_rows(5, first=21))
     moving.change(*CHANGES[what])
     moving.apply(backfill=False)
-    entry["from"] = {"domain": moving.origin["domain"], "stream": "S"}
-    pair.space.write(streams=[moving.origin, moving.target], backfills=[entry])
+    write([archive()])
 
-    assert pair.run(reset_range=True).copied == 5
+    assert [one.copied for one in pair.result(reset_range=True).origins] == [5, 0]
+    assert [one.copied for one in pair.result().origins] == [0, 0]
+    back = {"name": "x", "from": {"parquet": "archive"}, "to": {"domain": "hub", "stream": "T"}}
+    write([back])
+    assert sum(one.copied for one in pair.result().origins) == 25
+    write([archive() | {"from": archive()["from"][0], "to": back["to"]}])
     assert pair.run().copied == 0
 
 
