@@ -85,7 +85,8 @@ class SnapshotCreates:
             raise StepFailed(f"{side} does not exist; nothing was written")
         record = find_stored_state(context.state.backfills, entry)
         if record is None or record.origins[0].created != info["created"]:
-            seqs = int(info["state"]["first_seq"]), info["state"]["last_seq"]
+            # The first sequence of a stream that never had a message is 0.
+            seqs = max(1, info["state"]["first_seq"]), info["state"]["last_seq"]
             origin = OriginState(str(side), str(entry.target), info["created"], *seqs, [], "", 1)
             record = BackfillState(entry.name, hash_config(entry), [origin], format_timestamp())
         record.origins[0].strategy, record.planned = "snapshot", False

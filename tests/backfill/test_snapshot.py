@@ -84,6 +84,17 @@ def test_apply_creates_the_target_with_all_messages(pair: Pair) -> None:
     require_same(pair, others=1)
 
 
+def test_an_origin_that_never_had_a_message(pair: Pair) -> None:
+    """An apply creates the target, without a message."""
+    pair.stream("leaf", "S")
+
+    _, result = apply(pair)
+
+    assert (result.exit_code, result.backfills[0]["status"]) == (0, "done")
+    assert not pair.space.plan().has_changes
+    require_same(pair)
+
+
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
 def test_a_snapshot_of_a_queue(pair: Pair, retention: str) -> None:
     """An origin that consumers empty keeps all of its messages, and the target gets them."""
