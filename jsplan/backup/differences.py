@@ -51,12 +51,12 @@ def restore_differences(
 def _least_owed(consumer: SavedConsumer) -> int:
     """Return the messages that a consumer is owed, as far as that is sure.
 
-    While it waits at its own start, the server may count what came before that as pending.
+    Of one with a start of its own the server may count what came before that as pending, also once
+    it has delivered something.
     """
     position, policy = consumer.before, str(consumer.config.get("deliver_policy"))
-    if policy.startswith("by_start") and not position["delivered"]["consumer_seq"]:
-        return 0
-    return int(position["num_pending"]) + int(position["num_ack_pending"])
+    pending = 0 if policy.startswith("by_start") else int(position["num_pending"])
+    return pending + int(position["num_ack_pending"])
 
 
 def _state_bound(saved: SavedStream, pick: Any) -> dict[str, int]:

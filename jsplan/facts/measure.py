@@ -124,7 +124,7 @@ async def _measure_deletions(stream: MeasuredStream, request: DeletionRequest) -
     if request.drains is not None:
         results.append(await measure_drained(stream, request.drains))
     if request.limits.causes:
-        results += await measure_limits(stream, request.limits)
+        results += await measure_limits(stream, request)
     if request.finished:
         results.append(await measure_finished(stream, request.finished))
     if request.interest:

@@ -17,15 +17,19 @@ from jsplan.resources.server_features import EXPIRY_LEVEL, TIME_LOOKUP_LEVEL
 from jsplan.units import parse_instant
 
 
-async def measure_limits(stream: MeasuredStream, limits: Limits) -> list[Measurement]:
-    """Measure the limits, and what an interest stream deletes as acknowledged with it."""
+async def measure_limits(stream: MeasuredStream, request: DeletionRequest) -> list[Measurement]:
+    """Measure the limits, and what an interest stream deletes as acknowledged with it.
+
+    So does one that becomes interest in the same update.
+    """
+    limits = request.limits
     consumers = await _with_messages_out(stream) if _leaves_gaps(stream, limits) else []
     # The newest deleted message decides which consumers lose some, and reading finds it.
     count_only = stream.count_only and not consumers
     trimmed = await _measure_exceeded(stream, limits, count_only=count_only)
     lost = tuple((c.name, c.pending - 1) for c in consumers if trimmed.may_delete_above(c.floor))
     results = [replace(trimmed, acknowledged=lost)]
-    if lost and stream.config["retention"] == "interest":
+    if lost and (request.interest or stream.config["retention"] == "interest"):
         most = min(stream.messages, sum(pending for _, pending in lost))
         results.append(stream.result((0, most), None, ["ack_policy"]))
     return results

@@ -192,6 +192,8 @@ class _CaseRun:
         for deed in self.case.second_load:
             self._perform(deed)
         self._wait_for_copies(self.case.before)
+        for body in self.case.before.get("streams", ()) if not self.case.first else ():
+            self._wait_for_interest(body, self.case.before)
         for domain, name in lost:
             self.sides[domain].api_ok(f"STREAM.DELETE.{name}")
         return saved
@@ -386,8 +388,8 @@ class _CaseRun:
 
     def _wait_for_copy(self, body: Body, known: Body, origin: dict[str, Any]) -> None:
         key, source = (body["domain"], body["name"]), (known["domain"], known["name"])
-        # A revert does not bring back what the limits before had deleted.
-        before = self.case.before_apply["streams"] if self.case.reverts else ()
+        # Nothing brings back what the limits before had deleted.
+        before = self.case.before_apply.get("streams", ())
         deleting = (b for b in before if b["name"] == body["name"] and b.get("discard") != "new")
         reader = self._read_stream(key)
         limited = any(
