@@ -23,6 +23,7 @@ from jsplan.facts.live import LiveObject
 from jsplan.planning.decide import table_of
 from jsplan.planning.diff import differing_fields
 from jsplan.planning.restore.interrupted import count_saved
+from jsplan.resources.nested import source_keys
 from jsplan.state import Entry, Journal, State
 from jsplan.units import format_timestamp
 
@@ -214,24 +215,30 @@ class StepJournal:
             record | {"declared": declared}, live.config, live.created, live.answered_at
         )
         last = int(live.state.get("last_seq") or 0)  # of a stream
-        former = self._list_former(step, live)
-        entry = replace(entry, applied_at=format_timestamp(), last_seq=last, former=former)
+        entry = replace(entry, applied_at=format_timestamp(), last_seq=last)
+        entry = self._with_past(step, entry)
         put = {"put": {"address": step.address, "entry": plain(entry)}}
         replaced = {"replaced": record["replaced"]} if "replaced" in record else {}
         return [*_drop_previous_lines(step), put | replaced, *self.check_lines(step)]
 
-    def _list_former(self, step: Step, live: LiveObject) -> list[FormerStream]:
-        """List what the object was before: as state has it, or as its transfer began."""
+    def _with_past(self, step: Step, entry: Entry) -> Entry:
+        """Return the entry with what its stream was before, and the sources that it had.
+
+        That is as state has it, or, once the stream has been transferred, as that began.
+        """
         recorded = (step.record or {}).get("previous_address", step.address)
-        known = self.state.resources.get(Address.parse(recorded))
-        if known is not None and known.created == live.created:
-            return known.former
-        transfer = self.state.replacements.get(step.address, {})
-        if "origin" not in transfer:
-            return []
-        origin = self.state.resources.get(Address.parse(transfer["origin"]))
-        before = FormerStream(address=transfer["origin"], created=transfer["old"]["created"])
-        return [*(origin.former if origin is not None else ()), before]
+        before = self.state.resources.get(Address.parse(recorded))
+        former = before.former if before is not None else []
+        if before is None or before.created != entry.created:
+            transfer = self.state.replacements.get(step.address, {})
+            if "origin" not in transfer:
+                return entry
+            address, created = transfer["origin"], transfer["old"]["created"]
+            before = self.state.resources.get(Address.parse(address))
+            former = [*(before.former if before is not None else ())]
+            former.append(FormerStream(address=address, created=created))
+        left = {*before.left_sources, *source_keys(before.config)} if before is not None else set()
+        return replace(entry, former=former, left_sources=sorted(left - source_keys(entry.config)))
 
 
 def check_record(step: Step) -> dict[str, Any]:

@@ -69,7 +69,8 @@ class Entry(Struct, omit_defaults=True):
     `last_seq` is the last sequence that a stream was known to have, which never falls; 0: none.
     `sensitive`: the value of the entry of a bucket may not be shown. `position_once` is the word of
     the `position` to which a consumer was last set. `former` is what a stream was before it was
-    moved or replaced with its messages, the oldest first.
+    moved or replaced with its messages, the oldest first. `left_sources` are the keys of sources
+    that it had and has no more: the server finds their messages when one of them comes back.
     """
 
     config: Config
@@ -85,6 +86,7 @@ class Entry(Struct, omit_defaults=True):
     position_once: str = ""
     last_seq: UInt64 = 0
     former: list[FormerStream] = field(default_factory=list)
+    left_sources: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return what `plain` returns; large configurations are not copied."""

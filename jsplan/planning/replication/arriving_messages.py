@@ -80,6 +80,7 @@ class PlannedFlows:
         #: How many messages at most these sources of restored streams copy again.
         self._most_again = {(f.downstream, f.key): most for f, most in begun_again}
         self._again = self._most_again.keys() | self._copied_again.keys()
+        self._again |= {(f.downstream, f.key) for f in self.fresh if f.downstream in self._filled}
         self.fresh += (flow for flow, _ in begun_again)
         begun = {(flow.downstream, flow.key) for flow in self.fresh}
         resumed = [f for f in self._find_resumed() if (f.downstream, f.key) not in begun]
@@ -226,12 +227,31 @@ class PlannedFlows:
         """
         decision, reader = self.decision(flow.downstream), flow.downstream
         assert decision is not None
+        if self._comes_back(flow, decision):
+            return False
         is_known = reader not in self.worked_off or not self._is_old(reader)
         entry = decision.entry if reader not in self.emptied else None
         starts = continued_sources(entry) if entry is not None else set[str]()
         starts |= decision.relocated_sources.keys() if is_known else set()
         keeps = decision.preserves and flow.kind == "mirror"
         return decision.comes_filled or flow.key in starts or keeps
+
+    def _comes_back(self, flow: Flow, decision: ResourceDecision) -> bool:
+        """Check whether the stream had this source before the one that it takes the place of.
+
+        The server continues it behind its own newest message there, whatever its start (measured on
+        2.12 to 2.15). Since 2.15 it does not, if the origin has come to its address since.
+        """
+        moved = decision.relocation
+        at = moved.origin if moved is not None and moved.target == decision.address else None
+        entry = self._inputs.entries.get(at or decision.address)
+        is_other = flow.origin in self._filled and not self._is_old(flow.downstream)
+        return (
+            flow.key in decision.relocated_sources
+            and entry is not None
+            and flow.key in entry.left_sources
+            and not is_other
+        )
 
     def _starts_again(self, flow: Flow) -> bool:
         """Check whether a replaced stream may begin a source again although it is preserved.
