@@ -25,7 +25,12 @@ from jsplan.backfill.tasks.origin_task import (
     select_inside,
 )
 from jsplan.backfill.tasks.staging_streams import await_stream_info, require_stream_info
-from jsplan.comparing.former_streams import FormerNames, StreamIdentity, find_former_names
+from jsplan.comparing.former_streams import (
+    NEVER,
+    FormerNames,
+    StreamIdentity,
+    find_former_names,
+)
 from jsplan.errors import RefusedError, ServerRefusedError
 from jsplan.planning.backfill.model import SeqRange
 from jsplan.resources.error_codes import STREAM_NOT_FOUND
@@ -289,9 +294,12 @@ class CopyOrigin(Struct, frozen=True):
         return f"{self.endpoints.origin_domain_name}/{self.state.origin_address.stream}"
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names that it had before, and its name: so they follow each other in a target."""
-        return tuple(dict.fromkeys((*self.former.origins, self.name)))
+    def names(self) -> dict[str, int]:
+        """The names that it had before, and its name: so they follow each other in a target.
+
+        Each comes with the time (ns) at which it became the name of another stream.
+        """
+        return {**self.former.origins, self.name: NEVER}
 
     @property
     def created_at(self) -> int:

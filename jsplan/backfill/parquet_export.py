@@ -85,7 +85,7 @@ class ParquetExport:
         sides = [Address.of_stream(side.domain, side.stream) for side in run.entry.origins]
         #: The names of each origin of the entry, that of now last.
         self._names = [
-            find_former_names(context, StreamIdentity(side, ""), None).origins for side in sides
+            [*find_former_names(context, StreamIdentity(side, ""), None).origins] for side in sides
         ]
         self._known = KnownObject(state.created, "")
         self._transforms = transforms

@@ -70,7 +70,7 @@ class PendingScan(Struct):
     async def build_query(self, target: StreamInfo) -> OriginQuery:
         """Build the query for the scan of the target."""
         return OriginQuery(
-            self.origin.names,
+            tuple(self.origin.names),
             self.list_source_names(target),
             self.origin.created_at,
             await self._is_restored(target["state"]),

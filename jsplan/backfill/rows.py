@@ -124,8 +124,8 @@ class ComparedOrigin(Struct, frozen=True):
     """Origin in a comparison: what both sides must know of it.
 
     `names` are those in `Jsplan-Origin`, `domain/stream`: its own and those that it had before.
-    `source_names` are its names in `Nats-Stream-Source`, each with the time (ns) at which it became
-    that of another stream. `created_at` is its creation time (ns), `replaced_at` that of its
+    `source_names` are its names in `Nats-Stream-Source`. Each comes with the time (ns) at which it
+    became that of another stream. `created_at` is its creation time (ns), `replaced_at` that of its
     successor of the same name, as far as one is compared, and `last_possible_seq` its last
     sequence. `gaps` were deleted before they could be copied,
     `skipped` are too large messages.
@@ -138,7 +138,7 @@ class ComparedOrigin(Struct, frozen=True):
     last: int
     created_at: int
     last_possible_seq: int
-    names: tuple[str, ...]
+    names: dict[str, int]
     source_names: dict[str, int] = field(default_factory=dict)
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
@@ -190,7 +190,8 @@ def extract_copied_rows(
             strip_transport_headers(rows["headers"]), pattern=_ORIGIN_LINE, replacement=""
         )
     time = parse_times(texts, invalid=1)
-    if not (inside := origin.has_times(time)).all():
+    inside = origin.has_times(time) & (time < origin.names[name.decode()])
+    if not inside.all():
         mask, time = pa.array(inside), time[inside]
         rows, seqs, names, headers = (one.filter(mask) for one in (rows, seqs, names, headers))
     seq = seqs.to_numpy()

@@ -31,13 +31,14 @@ class StreamIdentity(NamedTuple):
 class FormerNames(Struct, frozen=True):
     """The names of an origin, now and before, and since when it has had its sequences.
 
-    `origins` are those in `Jsplan-Origin`, `sources` those in `Nats-Stream-Source` of a target that
-    may have moved, too; each with the time (ns) at which it became the name of another stream.
+    `origins` are those in `Jsplan-Origin`, that of now last, `sources` those in
+    `Nats-Stream-Source` of a target that may have moved, too; each with the time (ns) at which it
+    became the name of another stream.
     `archived` has domain, stream and `created` as in an archive, the newest first. `begin` is RFC
     3339.
     """
 
-    origins: tuple[str, ...] = ()
+    origins: dict[str, int] = {}
     sources: dict[str, int] = {}
     archived: tuple[tuple[str, str, str], ...] = ()
     begin: str = ""
@@ -55,13 +56,13 @@ def find_former_names(
             source = {"name": old.stream} | ({"external": {"api": api}} if api else {})
             end = _find_end(context, old, origin.address)
             sources.setdefault(source_name(source).stream, end)
-    found = [
-        (name, address.stream, created)
-        for address, created in streams
-        for name in _list_js_domains(context, address.domain)
-    ]
-    origins = dict.fromkeys(f"{domain}/{stream}" for domain, stream, _ in found)
-    return FormerNames(tuple(origins), sources, tuple(reversed(found)), streams[0].created)
+    origins, archived = dict[str, int](), list[tuple[str, str, str]]()
+    for address, created in streams:
+        for domain in _list_js_domains(context, address.domain):
+            archived.append((domain, address.stream, created))
+            end = _find_end(context, address, origin.address)
+            origins.setdefault(f"{domain}/{address.stream}", end)
+    return FormerNames(origins, sources, tuple(reversed(archived)), streams[0].created)
 
 
 def _find_end(context: Context, former: Address, origin: Address) -> int:

@@ -217,8 +217,11 @@ async def _relate(session: Session, options: CompareOptions) -> Relation:
         return found
     origin, copy = (StreamIdentity(side.address, side.created) for side in _sides(found))
     former = find_former_names(context, origin, copy)
-    names = found.names.union(name for name, end in former.sources.items() if end == NEVER)
-    return replace(found, names=names, tags=found.tags.union(former.origins))
+    names, tags = (
+        {name for name, end in known.items() if end == NEVER}
+        for known in (former.sources, former.origins)
+    )
+    return replace(found, names=found.names | names, tags=found.tags | tags)
 
 
 def _parse(session: Session, text: str) -> Address:

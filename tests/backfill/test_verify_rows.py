@@ -10,7 +10,7 @@ from jsplan.address import BACKFILL_PREFIX
 from jsplan.backfill.protocol.frames import MESSAGE_SCHEMA
 from jsplan.backfill.rows import ComparedOrigin, OrderTracker, extract_copied_rows
 
-ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, 0, 1000, ("leaf/ORDERS",))
+ORIGIN = ComparedOrigin(0, "leaf", "ORDERS", 1, 1000, 0, 1000, {"leaf/ORDERS": 1 << 62})
 TIME = "2026-11-22T04:55:23.988835043Z"
 OWN = st.builds(
     "Jsplan-Origin: leaf/ORDERS/{}/{}\r\n".format,
