@@ -65,11 +65,12 @@ HAZARD_TEXTS: Final[Mapping[str, CodeText]] = {
     ),
     "DUPLICATES_MESSAGES": CodeText(
         "Messages are stored or delivered twice.",
-        "A source changes and starts again, two paths bring the same messages, also to a stream "
-        "that nothing changes, or a consumer goes back: after its replacement, because its new "
-        "`position` says so, because its stream is filled again, or because it was lost. Or its "
-        "`ack_wait` becomes shorter while workers hold messages. For the last two nothing is to be "
-        "allowed.",
+        "A source changes and starts again, or comes back after another one took its place (the "
+        "server continues it behind the last message that it brought, wherever it is to start); "
+        "two paths bring the same messages, also to a stream that nothing changes; or a consumer "
+        "goes back: after its replacement, because its new `position` says so, because its stream "
+        "is filled again, or because it was lost. Or its `ack_wait` becomes shorter while workers "
+        "hold messages. For the last two nothing is to be allowed.",
         "Start the source behind what is copied already (`opt_start_seq`), or allow it if "
         "consumers tolerate duplicates.",
     ),

@@ -78,8 +78,9 @@ class Flow:
 
 def announced(plan: Plan) -> dict[str, int | None]:
     """Return the messages that each stream stores twice, by the plan."""
-    found = ((c.address, h) for c in plan.resource_changes for h in c.hazards)
-    return {address: hazard.messages for address, hazard in found if hazard.code == TWICE}
+    found = [(c.address, h) for c in plan.resource_changes for h in c.hazards if h.code == TWICE]
+    assert all("continues a source that comes back" in hazard.message for _, hazard in found)
+    return {address: hazard.messages for address, hazard in found}
 
 
 def test_an_origin_that_comes_back(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from msgspec.structs import replace
 
@@ -253,6 +253,15 @@ class PlannedFlows:
             and not is_other
         )
 
+    def brings_back(self, effect: Effect) -> bool:
+        """Check whether a source that comes back stores messages twice."""
+        flows = [arrival.flow for arrival in effect.arrivals]
+        return any(
+            self._comes_back(flow, decision)
+            for flow in flows
+            if (decision := self.decision(flow.downstream)) is not None
+        )
+
     def _starts_again(self, flow: Flow) -> bool:
         """Check whether a replaced stream may begin a source again although it is preserved.
 
@@ -458,6 +467,9 @@ def planned_flows(inputs: PlanInputs, decisions: Decisions) -> PlannedFlows:
 # --- hazards --------------------------------------------------------------------------------------
 
 Kind = Literal["twice", "pushed out", "refused"]
+_COMES_BACK: Final = (
+    ". The server continues a source that comes back behind the last message that it brought"
+)
 
 
 def assess_arrivals(
@@ -470,7 +482,10 @@ def assess_arrivals(
         found = (" -> ".join(map(str, model.path(arrival))) for arrival in effect.arrivals)
         paths = " and ".join(dict.fromkeys(found))
         describe = {"twice": _twice, "pushed out": _pushed_out, "refused": _refused}[kind]
-        yield describe(decision, effect, paths)
+        hazard = describe(decision, effect, paths)
+        if kind == "twice" and planned_flows(inputs, decisions).brings_back(effect):
+            hazard = replace(hazard, message=hazard.message + _COMES_BACK)
+        yield hazard
 
 
 def count_arrivals(inputs: PlanInputs, decisions: Decisions, stream: Address) -> Count:
