@@ -521,7 +521,9 @@ class _CaseRun:
             draining = (flow["cause"] or "").startswith("draining")
             # A source of a restored origin begins again, or waits: both are announced.
             behind = bool(self.case.lost) and announced.is_behind(flow["from"], flow["to"])
-            if not (flow["healthy"] or removed or draining or full or behind):
+            # A server takes up to a minute to see that a stream of this name is there again.
+            is_new = announced.actions.get(flow["from"]) == ("create",)
+            if not (flow["healthy"] or removed or draining or full or behind or is_new):
                 note(Finding("replication", flow["to"], str(flow.get("cause"))))
         for domain, side in self.sides.items():
             left = [n for n in side.names(name) if n.startswith("JSPLAN_")]
