@@ -29,6 +29,7 @@ from jsplan.comparing.former_streams import (
     NEVER,
     FormerNames,
     StreamIdentity,
+    Window,
     find_former_names,
 )
 from jsplan.errors import RefusedError, ServerRefusedError
@@ -304,7 +305,12 @@ class CopyOrigin(Struct, frozen=True):
     @property
     def created_at(self) -> int:
         """Since when it has had its sequences (ns)."""
-        return parse_instant(self.former.begin or self.state.created)
+        return self.former.begin or parse_instant(self.state.created)
+
+    @property
+    def own_window(self) -> Window:
+        """From when on and until when (ns) sources have brought messages by its name of now."""
+        return self.former.here or parse_instant(self.state.created), NEVER
 
     @property
     def has_domain(self) -> bool:

@@ -23,7 +23,7 @@ from jsplan.backfill.tasks.target_scan import (
     find_sourced_range,
     scan_target,
 )
-from jsplan.comparing.former_streams import NEVER
+from jsplan.comparing.former_streams import Window
 from jsplan.errors import RefusedError
 from jsplan.planning.backfill.model import OriginState, SeqRange, merge_ranges
 from jsplan.resources.server_features import ORIGIN_IDENTITY_LEVEL, read_level
@@ -72,7 +72,6 @@ class PendingScan(Struct):
         return OriginQuery(
             tuple(self.origin.names),
             self.list_source_names(target),
-            self.origin.created_at,
             await self._is_restored(target["state"]),
         )
 
@@ -98,15 +97,12 @@ class PendingScan(Struct):
 
     # --- sources of the target --------------------------------------------------------------------
 
-    def list_source_names(self, target: StreamInfo) -> dict[str, int]:
-        """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone.
-
-        Each comes with the time (ns) at which it became the name of another stream.
-        """
+    def list_source_names(self, target: StreamInfo) -> dict[str, Window]:
+        """List the names of the origin in `Nats-Stream-Source`, also of a source that is gone."""
         if not self.origin.has_domain:
             return {}
         sources = [*self._list_sources(target), self._build_source()]
-        names = {source_name(source).stream: NEVER for source in sources}
+        names = {source_name(source).stream: self.origin.own_window for source in sources}
         return self.origin.former.sources | names
 
     def _list_sources(self, target: StreamInfo) -> list[dict[str, Any]]:
@@ -162,7 +158,7 @@ class PendingScan(Struct):
                 self.state.target_address.stream,
                 SeqRange(int(state["first_seq"]), int(state["last_seq"])),
                 source_name(source),
-                self.origin.created_at,
+                self.origin.own_window[0],
             )
             if may_begin_late:
                 first = max(first, self._require_sourced(sourced).first)

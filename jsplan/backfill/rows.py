@@ -123,12 +123,12 @@ _SOURCE_PATTERN: Final = (
 class ComparedOrigin(Struct, frozen=True):
     """Origin in a comparison: what both sides must know of it.
 
-    `names` are those in `Jsplan-Origin`, `domain/stream`: its own and those that it had before.
-    `source_names` are its names in `Nats-Stream-Source`. Each comes with the time (ns) at which it
-    became that of another stream. `created_at` is its creation time (ns), `replaced_at` that of its
-    successor of the same name, as far as one is compared, and `last_possible_seq` its last
-    sequence. `gaps` were deleted before they could be copied,
-    `skipped` are too large messages.
+    `names` are those in `Jsplan-Origin`, `domain/stream`: its own and those that it had before,
+    each with the time (ns) at which it became that of another stream. `source_names` are those in
+    `Nats-Stream-Source`, each with the times (ns) between which a source has stored its messages.
+    `created_at` is its creation time (ns), `replaced_at` that of its successor of the same name, as
+    far as one is compared, and `last_possible_seq` its last sequence. `gaps` were deleted before
+    they could be copied, `skipped` are too large messages.
     """
 
     number: int
@@ -139,7 +139,7 @@ class ComparedOrigin(Struct, frozen=True):
     created_at: int
     last_possible_seq: int
     names: dict[str, int]
-    source_names: dict[str, int] = field(default_factory=dict)
+    source_names: dict[str, tuple[int, int]] = field(default_factory=dict)
     gaps: tuple[tuple[int, int], ...] = ()
     skipped: tuple[int, ...] = ()
     replaced_at: int = 1 << 62
@@ -243,8 +243,8 @@ def extract_sourced_rows(
 ) -> pa.RecordBatch | None:
     """Return the rows of a batch that a source of the target delivered from this origin."""
     seqs = parse_source_seqs(rows["headers"], name)
-    times = rows["time"].to_numpy()
-    inside = origin.has_times(times) & (times < origin.source_names[name])
+    times, (begin, end) = rows["time"].to_numpy(), origin.source_names[name]
+    inside = origin.has_times(times) & (times >= begin) & (times < end)
     sourced = pc.and_(pc.is_valid(seqs), pa.array(inside))
     if not pc.any(sourced).as_py():
         return None

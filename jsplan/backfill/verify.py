@@ -41,6 +41,7 @@ from jsplan.backfill.tasks.origin_task import OriginTask
 from jsplan.backfill.tasks.partitioning import Partition, PartitionPlan
 from jsplan.backfill.tasks.staging_streams import require_stream_info
 from jsplan.backfill.transforms import build_transform_spec
+from jsplan.comparing.former_streams import Window
 from jsplan.config.model import Backfill, LoadOptions
 from jsplan.context import Context, Session, open_context, open_pool
 from jsplan.diagnostics import quote_shell
@@ -279,7 +280,7 @@ def _known(info: StreamInfo) -> KnownObject:
 
 
 def _build_compared_origin(
-    number: int, origin: CopyOrigin, info: StreamInfo, source_names: dict[str, int]
+    number: int, origin: CopyOrigin, info: StreamInfo, source_names: dict[str, Window]
 ) -> ComparedOrigin:
     state = origin.state
     gaps = state.gaps if origin.archive is None else ()

@@ -19,6 +19,8 @@ from jsplan.units import parse_instant
 
 #: Later than every time (ns).
 NEVER: Final = 1 << 62
+#: From when on and until when (ns) a name was that of one stream; then it was another one's.
+Window = tuple[int, int]
 
 
 class StreamIdentity(NamedTuple):
@@ -31,17 +33,17 @@ class StreamIdentity(NamedTuple):
 class FormerNames(Struct, frozen=True):
     """The names of an origin, now and before, and since when it has had its sequences.
 
-    `origins` are those in `Jsplan-Origin`, that of now last, `sources` those in
-    `Nats-Stream-Source` of a target that may have moved, too; each with the time (ns) at which it
-    became the name of another stream.
-    `archived` has domain, stream and `created` as in an archive, the newest first. `begin` is RFC
-    3339.
+    `origins` are those in `Jsplan-Origin`, that of now last, each with the time (ns) at which it
+    became the name of another stream. `sources` are those in `Nats-Stream-Source` of a target that
+    may have moved, too. `archived` has domain, stream and `created` as in an archive, the newest
+    first. `begin` and `here` (ns) are since when it has had its sequences, and its address.
     """
 
     origins: dict[str, int] = {}
-    sources: dict[str, int] = {}
+    sources: dict[str, Window] = {}
     archived: tuple[tuple[str, str, str], ...] = ()
-    begin: str = ""
+    begin: int = 0
+    here: int = 0
 
 
 def find_former_names(
@@ -50,19 +52,22 @@ def find_former_names(
     """Return the names of an origin, by what state has of it and of the stream that copies it."""
     streams = _list_streams(context, origin)
     readers = _list_streams(context, target) if target is not None else []
-    sources = dict[str, int]()
+    begins, sources = dict[Address, int](), dict[str, Window]()
+    for address, created in streams:
+        begins.setdefault(address, parse_instant(created) if created else 0)
     for (old, _), (reader, _) in product(streams, readers):
         for api in _list_routes(context, reader.domain, old.domain):
             source = {"name": old.stream} | ({"external": {"api": api}} if api else {})
-            end = _find_end(context, old, origin.address)
-            sources.setdefault(source_name(source).stream, end)
+            window = begins[old], _find_end(context, old, origin.address)
+            sources.setdefault(source_name(source).stream, window)
     origins, archived = dict[str, int](), list[tuple[str, str, str]]()
     for address, created in streams:
         for domain in _list_js_domains(context, address.domain):
             archived.append((domain, address.stream, created))
             end = _find_end(context, address, origin.address)
             origins.setdefault(f"{domain}/{address.stream}", end)
-    return FormerNames(origins, sources, tuple(reversed(archived)), streams[0].created)
+    begin, here = begins[streams[0].address], begins[origin.address]
+    return FormerNames(origins, sources, tuple(reversed(archived)), begin, here)
 
 
 def _find_end(context: Context, former: Address, origin: Address) -> int:

@@ -217,10 +217,8 @@ async def _relate(session: Session, options: CompareOptions) -> Relation:
         return found
     origin, copy = (StreamIdentity(side.address, side.created) for side in _sides(found))
     former = find_former_names(context, origin, copy)
-    names, tags = (
-        {name for name, end in known.items() if end == NEVER}
-        for known in (former.sources, former.origins)
-    )
+    names = {name for name, (_, end) in former.sources.items() if end == NEVER}
+    tags = {name for name, end in former.origins.items() if end == NEVER}
     return replace(found, names=found.names | names, tags=found.tags | tags)
 
 

@@ -214,3 +214,22 @@ def test_another_stream_at_the_former_address(pair: Pair) -> None:
     command: Body = {"name": None, "origin": "hub/stream/S", "target": "hub/stream/T"}
     assert pair.run(**command).copied == 5
     assert moving.numbers() == [*range(1, 26), *range(101, 131)]
+
+
+def test_a_stream_that_took_the_name_of_another(pair: Pair) -> None:
+    """What a source brought of the stream that had the name before does not count for it."""
+    moving = Moving(pair)
+    other = {"name": "S", "domain": "hub", "subjects": ["other.>"]}
+    moving.target["sources"] = [{"name": "S", "domain": "hub"}]
+    pair.space.write(streams=[moving.origin, moving.target, other]).apply()
+    pair.publish("hub", [(b"other.x", b"", b"%d" % number) for number in range(101, 131)])
+    wait_until(lambda: len(moving.numbers()) == 30, "the source to copy")
+    del moving.target["sources"]
+    pair.space.write(streams=[moving.origin, moving.target])
+    deleting = ("DELETES_STREAM", "BREAKS_REPLICATION", "DELETES_MESSAGES")
+    pair.space.apply(allow_hazards=deleting)
+    moving.change(*CHANGES["origin moved"])
+    moving.apply(backfill=False)
+
+    assert pair.run().copied == 20
+    assert moving.numbers() == [*range(1, 21), *range(101, 131)]

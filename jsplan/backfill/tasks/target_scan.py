@@ -56,15 +56,13 @@ class OriginQuery(Struct, frozen=True):
     """An origin whose messages are searched: copied ones, and those of its own sources.
 
     `origin_names` are as in `Jsplan-Origin` (`domain/stream`). `source_names` are names as
-    `Nats-Stream-Source` has them, each with the time (ns) at which it became that of another
-    stream; messages that a source stored before `created_at` (ns) are of another one, too.
-    `is_restored`: the target was created from a snapshot, so sequence and time identify its
-    messages.
+    `Nats-Stream-Source` has them, each with the times (ns) between which a source has stored its
+    messages: others are of another stream of that name. `is_restored`: the target was created from
+    a snapshot, so sequence and time identify its messages.
     """
 
     origin_names: tuple[str, ...]
-    source_names: dict[str, int] = field(default_factory=dict)
-    created_at: int = 0
+    source_names: dict[str, tuple[int, int]] = field(default_factory=dict)
     is_restored: bool = False
 
 
@@ -106,10 +104,9 @@ def scan_target(
                 found[number].add(seqs[valid], times[valid])
         for name, seqs, stored_at in _parse_sources(rows):
             for number in by_source.get(name, ()):
-                query = queries[number]
-                is_former = stored_at < query.created_at
-                current = seqs[~is_former & (stored_at < query.source_names[name])]
-                former = seqs[is_former]
+                begin, end = queries[number].source_names[name]
+                current = seqs[(stored_at >= begin) & (stored_at < end)]
+                former = seqs[stored_at < begin]
                 found[number].add(current, np.zeros(len(current), dtype=np.int64))
                 found[number].former = max(found[number].former, *former.tolist(), 0)
         for number, query in enumerate(queries):
