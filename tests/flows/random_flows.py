@@ -24,6 +24,8 @@ from tests.support.raw import Raw, delete_all_streams, streams
 from tests.support.stream_content import read_each
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from jsplan.documents.apply import ApplyResult
     from jsplan.documents.plan import Plan
     from jsplan.sandbox import Sandbox
@@ -393,35 +395,55 @@ class RandomFlows(RandomStreams):
 
     # --- the whole --------------------------------------------------------------------------------
 
-    def play(self, quiet: float = 1.5) -> dict[str, Any] | None:
-        """Play everything; return what was announced and what happened. None: the plan is refused."""
+    def play(self, quiet: float = 1.5, *, returns: bool = False) -> Iterator[dict[str, Any]]:
+        """Play everything; yield what was announced and what happened, if no plan is refused.
+
+        With `returns` the files become again what they were, in another plan.
+        """
         with self.raw:
             for domain in DOMAINS:
                 delete_all_streams(self.raw, f"$JS.{domain}.API")
             self.draw()
             self._write()
             if self._plan() is None:
-                return None
+                return
             _, result = self.space.apply()
             if sees_cycle(result):
-                return None
+                return
             assert result.exit_code == 0, result
             self.publish(self.rng.randint(5, 25))
             self.settle(1.0)
             self.work()
             self.happen()
-            before, flows = self.settle(1.0), self._flows()
-            republished = {name: self._republished_to(name) for name in self.streams}
-            self.edit()
-            self.edited_at = next(self.numbers)
-            self._write()
-            plans = self._apply()
-            if plans is None:
-                return None
-            found = self.compare(plans, before, self.settle(quiet))
-            self.publish(self.rng.randint(0, 5))
-            found |= self._await_flows(plans, flows, before)
-            return found | {"not republished": self._find_not_republished(plans, republished)}
+            first = copy.deepcopy(self.streams)
+            found = self._change(self.edit, quiet)
+            if found is not None:
+                yield found
+            if found is not None and returns and not self.forgotten:
+                found = self._change(lambda: self._return_to(first), quiet)
+                if found is not None:
+                    yield found
+
+    def _change(self, edit: Callable[[], None], quiet: float) -> dict[str, Any] | None:
+        """Edit, and apply; return what was announced and what happened. None: it is refused."""
+        before, flows = self.settle(1.0), self._flows()
+        republished = {name: self._republished_to(name) for name in self.streams}
+        edit()
+        self.edited_at = next(self.numbers)
+        self._write()
+        plans = self._apply()
+        if plans is None:
+            return None
+        found = self.compare(plans, before, self.settle(quiet))
+        self.publish(self.rng.randint(0, 5))
+        found |= self._await_flows(plans, flows, before)
+        return found | {"not republished": self._find_not_republished(plans, republished)}
+
+    def _return_to(self, streams: dict[str, Body]) -> None:
+        """Let the files be what they were, and streams go back to where they were."""
+        self.history.append("back")
+        self.moves = [{"from": move["to"], "to": move["from"]} for move in self.moves]
+        self.streams = streams
 
     def _write(self) -> None:
         """Write the files, without the streams that they forget."""
@@ -617,7 +639,9 @@ class RandomFlows(RandomStreams):
             and (
                 extra := copies([*messages, *self.finished.get(name, ())])
                 - max(
-                    copies(before.get(name, []) if name not in emptied else []),
+                    copies([*before.get(name, ()), *self.finished.get(name, ())])
+                    if name not in emptied
+                    else 0,
                     self._inherited(name, before),
                 )
             )
