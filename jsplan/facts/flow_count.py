@@ -23,7 +23,7 @@ from jsplan.facts.messages import (
     open_reader,
 )
 from jsplan.jetstream import DomainApi, Pool
-from jsplan.resources.nested import reported_seq
+from jsplan.resources.nested import reported_seq, source_keys
 from jsplan.resources.server_features import TIME_LOOKUP_LEVEL
 from jsplan.subjects import is_covered
 from jsplan.units import parse_instant
@@ -210,7 +210,8 @@ async def _last_sourced_seq(
     # An origin that lags has not been copied completely.
     origins = [*filter(None, [info.get("mirror")]), *(info.get("sources") or ())]
     certain = all(not each.get("lag") and each.get("active", -1) >= 0 for each in origins)
-    if seq := reported_seq(request.name, info.get("sources") or ()):
+    has_it = request.name in source_keys(info["config"])  # reports do not name consumers
+    if has_it and (seq := reported_seq(request.name, info.get("sources") or ())):
         return seq, certain
     reader = await open_reader(api, info, level, limit)
     try:

@@ -217,7 +217,7 @@ def test_another_stream_at_the_former_address(pair: Pair) -> None:
 
 
 def test_a_stream_that_took_the_name_of_another(pair: Pair) -> None:
-    """What a source brought of the stream that had the name before does not count for it."""
+    """A source may have brought messages of the stream that had the name before it."""
     moving = Moving(pair)
     other = {"name": "S", "domain": "hub", "subjects": ["other.>"]}
     moving.target["sources"] = [{"name": "S", "domain": "hub"}]
