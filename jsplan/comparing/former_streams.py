@@ -85,11 +85,15 @@ def _list_streams(context: Context, stream: StreamIdentity) -> list[StreamIdenti
 
 
 def _list_js_domains(context: Context, key: str) -> list[str]:
-    """List the names of a domain in its servers, that of now last."""
-    domain = context.workspace.domains.get(key)
-    now = domain.js_domain if domain is not None else None
+    """List the names of a domain in its servers, that of now last.
+
+    One that is the name of another domain now may always have been that of other servers.
+    """
+    domains = context.workspace.domains
+    now = domains[key].js_domain if key in domains else None
+    others = {domain.js_domain for other, domain in domains.items() if other != key}
     former = former_names(context.state.domains.get(key, {}))
-    return [*filter(None, former), now or key]
+    return [*(name for name in former if name and name not in others), now or key]
 
 
 def _list_routes(context: Context, own: str, other: str) -> list[str | None]:
