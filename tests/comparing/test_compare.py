@@ -117,6 +117,7 @@ def test_a_kept_result_saves_the_reading(clean_hub_leaf: Sandbox, tmp_path: Path
     assert (found.kept, found.equal) == ("leaf/stream/M is another stream now", 25)
 
 
+@pytest.mark.since_2_12
 def test_a_source_of_a_relocated_stream(clean_hub_leaf: Sandbox, tmp_path: Path) -> None:
     """Messages that a source brought before its origin moved name it as it was then."""
     space = hub_leaf_space(tmp_path, clean_hub_leaf).write(streams=[A, S])
