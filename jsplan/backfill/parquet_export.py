@@ -108,7 +108,6 @@ class ParquetExport:
         self.context.require_open()
         self.result.attempts += 1
         self.context.may_write(WRITE_SECONDS)
-        self.origin = await asyncio.to_thread(self._find_archived)
         step = await self._compute_chunk_sequences()
         archive = await asyncio.to_thread(self._pin_chunks, step)
         content = archive.find(self.origin.identity)
@@ -131,9 +130,9 @@ class ParquetExport:
 
     # --- pin ---
 
-    def _find_archived(self) -> ArchivedOrigin:
+    def _name_as_in(self, archive: Archive) -> ArchivedOrigin:
         """Return the origin as the archive names it: maybe by what it was before it was moved."""
-        known = Archive.read(self.store).find(*self.origin_of_copy.former.archived)
+        known = archive.find(*self.origin_of_copy.former.archived)
         if known is None:
             return self.origin
         domain, stream, created = known.origin.identity
@@ -145,6 +144,7 @@ class ParquetExport:
         Chunks that an earlier run pinned are kept, so their files are found. Raises ArchiveError.
         """
         archive = Archive.read(self.store)
+        self.origin = self._name_as_in(archive)
         missing = {*archive.find_missing_files()}
         found = archive.find(self.origin.identity) or OriginContent(self.origin)
         if found.origin != self.origin and any(chunk.file is not None for chunk in found.chunks):
@@ -174,7 +174,7 @@ class ParquetExport:
         )
         names = {*archive.dropped, *(chunk.name for chunk in dropped)}
         archived = {str(self.origin), *(str(content.origin) for content in archive.origins)}
-        expected = [next((n for n in names if n in archived), names[-1]) for names in self._names]
+        expected = [next((n for n in each if n in archived), each[-1]) for each in self._names]
         updated = replace(
             self._end_predecessors(archive).put(pinned),
             expected=tuple(sorted({*archive.expected, *expected})),

@@ -52,21 +52,20 @@ def find_former_names(
     """Return the names of an origin, by what state has of it and of the stream that copies it."""
     streams = _list_streams(context, origin)
     readers = _list_streams(context, target) if target is not None else []
-    begins, sources = dict[Address, int](), dict[str, Window]()
+    windows, sources = dict[Address, Window](), dict[str, Window]()
     for address, created in streams:
-        begins.setdefault(address, parse_instant(created) if created else 0)
+        begin = parse_instant(created) if created else 0
+        windows.setdefault(address, (begin, _find_end(context, address, origin.address)))
     for (old, _), (reader, _) in product(streams, readers):
         for api in _list_routes(context, reader.domain, old.domain):
             source = {"name": old.stream} | ({"external": {"api": api}} if api else {})
-            window = begins[old], _find_end(context, old, origin.address)
-            sources.setdefault(source_name(source).stream, window)
+            sources.setdefault(source_name(source).stream, windows[old])
     origins, archived = dict[str, int](), list[tuple[str, str, str]]()
     for address, created in streams:
         for domain in _list_js_domains(context, address.domain):
             archived.append((domain, address.stream, created))
-            end = _find_end(context, address, origin.address)
-            origins.setdefault(f"{domain}/{address.stream}", end)
-    begin, here = begins[streams[0].address], begins[origin.address]
+            origins.setdefault(f"{domain}/{address.stream}", windows[address][1])
+    (begin, _), (here, _) = windows[streams[0].address], windows[origin.address]
     return FormerNames(origins, sources, tuple(reversed(archived)), begin, here)
 
 
